@@ -1,0 +1,80 @@
+# Two commands are enough: `make dev` runs the whole service, `make test` runs all tests.
+# Both install what they need into .venv and nowhere else. `make help` lists the rest.
+
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.capstan
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-test dev test check format bench contracts docs lock clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
+
+setup: $(STAMP)-setup ## install the service and the development chain, start nothing
+
+setup-test: $(STAMP)-test ## install what the tests need as well
+
+$(STAMP)-python:
+	@command -v $(PYTHON) >/dev/null || { echo "capstan needs Python 3.11 or newer: install python3, or name one with make PYTHON=..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "capstan needs Python 3.11 or newer, $$($(PYTHON) --version) is too old: name another with make PYTHON=..."; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "this Python cannot make virtual environments: install the package python3-venv"; exit 1; }
+	@echo "==> making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(STAMP)-setup: $(STAMP)-python requirements.lock pyproject.toml src/capstan/devnet/node/package-lock.json
+	@echo "==> installing the service's packages"
+	@$(PIP) install --quiet --progress-bar on --no-compile --require-hashes --no-deps -r requirements.lock
+	@$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@echo "==> installing the development chain"
+	@$(BIN)/python -m capstan.devnet.install
+	@touch $@
+
+$(STAMP)-test: $(STAMP)-setup requirements-test.lock tools/browser.py
+	@echo "==> installing the packages of the tests"
+	@$(PIP) install --quiet --progress-bar on --no-compile --require-hashes --no-deps -r requirements-test.lock
+	@echo "==> installing a browser"
+	@$(BIN)/python tools/browser.py
+	@touch $@
+
+dev: $(STAMP)-setup ## run the whole service and a development chain
+	@exec $(BIN)/capstan dev $(ARGS)
+
+test: $(STAMP)-test ## run all tests; make test ARGS=tests/unit for some
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP)-test ## format, lint, types, import rules, file lengths, generated files
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy src tests tools bench contracts
+	@$(BIN)/lint-imports
+	@$(BIN)/python tools/lengths.py
+	@$(BIN)/python -m capstan.settings_docs --check
+	@$(BIN)/python contracts/build.py --check
+
+format: $(STAMP)-test ## put the code into its standard form
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(STAMP)-test ## run the benchmarks; each prints ratios against a baseline of the same run
+	@for file in bench/*.py; do echo "==> $$file"; $(BIN)/python $$file || exit 1; done
+
+contracts: $(STAMP)-test ## compile our contracts
+	@$(BIN)/python contracts/build.py
+
+docs: $(STAMP)-test ## write the generated pages of docs/
+	@$(BIN)/python -m capstan.settings_docs
+
+lock: ## choose versions anew and write both lock files
+	@$(PYTHON) -m venv $(VENV)-lock && $(VENV)-lock/bin/pip install --quiet uv
+	@$(VENV)-lock/bin/uv pip compile --universal --python-version 3.11 --extra dev --group build --group test --generate-hashes --no-header --no-annotate --quiet pyproject.toml -o requirements-test.lock
+	@$(VENV)-lock/bin/uv pip compile --universal --python-version 3.11 --extra dev --group build --generate-hashes --no-header --no-annotate --quiet pyproject.toml -c requirements-test.lock -o requirements.lock
+	@rm -rf $(VENV)-lock
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

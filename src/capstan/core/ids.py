@@ -1,0 +1,23 @@
+"""Identifiers: a short prefix that says what a thing is, then random characters.
+
+Called by every service that creates something. Ids that must be the same on every replay are derived elsewhere, from
+what they identify, and never come from here.
+"""
+
+import secrets
+
+_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+def base62(number: int, width: int) -> str:
+    """`number` in base 62, padded with zeros to `width` characters."""
+    digits: list[str] = []
+    while number:
+        number, rest = divmod(number, 62)
+        digits.append(_ALPHABET[rest])
+    return "".join(reversed(digits)).rjust(width, "0")
+
+
+def new_id(prefix: str) -> str:
+    """A fresh identifier such as `acc_3sKf…`, with 128 bits of randomness."""
+    return f"{prefix}_{base62(secrets.randbits(128), 22)}"

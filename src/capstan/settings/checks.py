@@ -1,0 +1,187 @@
+"""Rules of the settings that one value's type cannot express: addresses, ranges that depend on each other.
+
+`check` is called once by `build` with settings that are otherwise complete. It reports every violation and changes
+nothing. Messages never repeat a secret: of an address with credentials only the scheme is named.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterable
+from typing import Protocol
+from urllib.parse import SplitResult, urlsplit
+
+from capstan.settings.model import Settings, Upstream
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_LEAST_TOKEN = 16
+
+
+class Report(Protocol):
+    """Takes one violation: the path of the setting, the reason, and which part of its value is meant."""
+
+    def __call__(self, path: tuple[str, ...], reason: str, within: str = "") -> None: ...
+
+
+def check(settings: Settings, report: Report) -> None:
+    """Report every rule that the settings break."""
+    for rule in _RULES:
+        rule(settings, report)
+
+
+def _server(settings: Settings, report: Report) -> None:
+    server = settings.server
+    if server.public_url:
+        reason = _address_fault(server.public_url, ("http", "https"))
+        parts = None if reason else urlsplit(server.public_url)
+        if parts is not None and (parts.query or parts.fragment or "@" in parts.netloc):
+            reason = "must hold no query, fragment or credentials"
+        if reason:
+            report(("server", "public_url"), reason)
+    for index, origin in enumerate(server.cors_origins):
+        if origin != "*" and not _is_origin(origin):
+            reason = f'must be "*" or an origin such as "https://app.example.com", not "{origin}"'
+            report(("server", "cors_origins"), reason, f"[{index}]")
+    for index, proxy in enumerate(server.trusted_proxies):
+        try:
+            ipaddress.ip_network(proxy)
+        except ValueError:
+            reason = f'must be an IP address or a CIDR range without host bits, not "{proxy}"'
+            report(("server", "trusted_proxies"), reason, f"[{index}]")
+    if server.operator_token and len(server.operator_token) < _LEAST_TOKEN:
+        report(("server", "operator_token"), f"must have at least {_LEAST_TOKEN} characters, or be empty")
+    if server.metrics_port and server.metrics_port == server.port and server.metrics_host == server.host:
+        report(("server", "metrics_port"), "must differ from server.port, or be 0")
+
+
+def _storage(settings: Settings, report: Report) -> None:
+    url = settings.storage.url
+    if url == "sqlite":
+        return
+    parts = _split(url)
+    reason = None
+    if parts is None:
+        reason = 'must be "sqlite", "sqlite:///path" or "postgresql://user:password@host/database"'
+    elif parts.scheme == "sqlite":
+        if parts.netloc or parts.path in {"", "/", "/:memory:"}:
+            reason = 'must name a file with three slashes: "sqlite:///path"'
+    elif parts.scheme == "postgresql":
+        if not (parts.hostname or "host=" in parts.query) or not parts.path.strip("/"):
+            reason = 'must name a host and a database: "postgresql://user:password@host/database"'
+    else:
+        reason = f'must begin with sqlite:/// or postgresql://, not "{parts.scheme}:"'
+    if reason:
+        report(("storage", "url"), reason)
+
+
+def _redis(settings: Settings, report: Report) -> None:
+    url = settings.redis.url
+    if not url:
+        if settings.redis.cluster:
+            report(("redis", "cluster"), "needs redis.url")
+        return
+    parts = _split(url)
+    if parts is not None and parts.scheme == "unix":
+        reason = None if parts.path.strip("/") else 'must name a socket: "unix:///path"'
+    else:
+        reason = _address_fault(url, ("redis", "rediss", "unix"))
+    if reason:
+        report(("redis", "url"), reason)
+
+
+def _mail(settings: Settings, report: Report) -> None:
+    mail = settings.mail
+    if mail.smtp_url:
+        reason = _address_fault(mail.smtp_url, ("smtp", "smtps"))
+        if reason:
+            report(("mail", "smtp_url"), reason)
+        if not mail.from_:
+            report(("mail", "from"), "must be set when mail.smtp_url is")
+    if mail.from_ and not re.fullmatch(r"[^@\s]+@[^@\s]+|.*<[^@\s]+@[^@\s]+>", mail.from_):
+        report(("mail", "from"), f'must be a mail address, not "{mail.from_}"')
+
+
+def _timing(settings: Settings, report: Report) -> None:
+    if settings.access.max_staleness_seconds < settings.access.poll_seconds:
+        report(("access", "max_staleness_seconds"), "must be at least access.poll_seconds")
+    if settings.upstreams.connect_timeout_seconds > settings.upstreams.timeout_seconds:
+        report(("upstreams", "connect_timeout_seconds"), "must be at most upstreams.timeout_seconds")
+
+
+def _units(settings: Settings, report: Report) -> None:
+    for name in settings.units.overrides:
+        if not re.fullmatch(r"[A-Za-z0-9._]+|[a-z0-9]+_\*", name):
+            report(("units", "overrides"), 'must be a method, or a namespace such as "debug_*"', f'."{name}"')
+
+
+def _networks(settings: Settings, report: Report) -> None:
+    for network in settings.networks.values():
+        for index, upstream in enumerate(network.upstreams):
+            for key, reason in _upstream_faults(upstream):
+                report(("networks", network.name, "upstreams"), reason, f"[{index}].{key}")
+        names = [upstream.name for upstream in network.upstreams if upstream.name]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            report(("networks", network.name, "upstreams"), f'two upstreams have the name "{name}"')
+
+
+def _upstream_faults(upstream: Upstream) -> Iterable[tuple[str, str]]:
+    reason = _address_fault(upstream.url, ("http", "https", "ws", "wss"))
+    if reason:
+        yield "url", reason
+    for name, value in upstream.headers.items():
+        if not _HEADER_NAME.fullmatch(name):
+            yield f'headers."{name}"', "is not the name of an HTTP header"
+        elif not value.isprintable() or value != value.strip():
+            yield f'headers."{name}"', "must hold printable characters only, without spaces around them"
+    if upstream.connect_timeout_seconds > upstream.timeout_seconds:
+        yield "connect_timeout_seconds", "must be at most timeout_seconds"
+
+
+def _address_fault(url: str, schemes: tuple[str, ...]) -> str | None:
+    """What is wrong with an address that must name a host, without repeating it."""
+    expected = " or ".join((", ".join(f"{scheme}://" for scheme in schemes[:-1]), f"{schemes[-1]}://"))
+    parts = _split(url)
+    if parts is None or parts.scheme not in schemes:
+        given = f', not "{parts.scheme}:"' if parts is not None and parts.scheme else ""
+        return f"must begin with {expected}{given}"
+    if not parts.hostname or any(character.isspace() for character in url):
+        return "must name a host"
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        return "must have a port from 1 to 65535"
+    if "@" in parts.path:
+        return 'has an "@" behind the host: write "/" and "@" of a password as %2F and %40'
+    return None
+
+
+def _split(url: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    return parts if parts.scheme and f"{parts.scheme}://" in url.lower() else None
+
+
+def _is_origin(text: str) -> bool:
+    parts = _split(text)
+    return (
+        _address_fault(text, ("http", "https")) is None
+        and parts is not None
+        and text == f"{parts.scheme}://{parts.netloc}"
+        and "@" not in parts.netloc
+    )
+
+
+_RULES: tuple[Callable[[Settings, Report], None], ...] = (
+    _server,
+    _storage,
+    _redis,
+    _mail,
+    _timing,
+    _units,
+    _networks,
+)

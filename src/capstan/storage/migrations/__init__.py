@@ -1,0 +1,1 @@
+"""Alembic migrations. `storage.migrate` runs them; nothing else imports this package."""
