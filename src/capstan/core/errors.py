@@ -100,7 +100,7 @@ class PayloadTooLarge(ApiError):
 
 
 class RateLimited(ApiError):
-    """A limit is spent; `retry_after` is whole seconds, at least one."""
+    """A limit is spent; the header Retry-After says how many seconds to wait."""
 
     status = 429
     code = "rate_limited"
@@ -110,7 +110,7 @@ class RateLimited(ApiError):
 
 
 class InternalError(ApiError):
-    """Our own fault. The message never says more than the request id."""
+    """Our own fault. The message gives the request id, under which the log has the rest."""
 
 
 class UpstreamError(ApiError):
