@@ -1,0 +1,59 @@
+"""What the chain package is told about networks and their upstreams.
+
+Plain values, made by the composition root from the settings and the catalogue, and read by the pool, the registry and
+the RPC gateway. Nothing here reads a file or the environment.
+"""
+
+from typing import Literal
+
+import msgspec
+
+Family = Literal["evm", "solana"]
+MethodGroup = Literal["debug", "trace", "txpool"]
+
+MEBIBYTE = 1024 * 1024
+
+
+class UpstreamSpec(msgspec.Struct, frozen=True):
+    """One node or provider. The address and the headers may hold keys, so neither is ever shown."""
+
+    name: str
+    url: str
+    headers: tuple[tuple[str, str], ...] = ()
+    # One attempt: from asking for a connection to the last byte of the answer.
+    timeout_seconds: float = 10.0
+    connect_timeout_seconds: float = 3.0
+    # Traces of a single transaction reach 25 MB; anything far beyond that is a fault.
+    max_response_bytes: int = 32 * MEBIBYTE
+    # Ask for compressed answers: worth it over the internet, a loss on the same machine.
+    gzip: bool = True
+
+    def __repr__(self) -> str:
+        return f"UpstreamSpec(name={self.name!r})"
+
+
+class NetworkSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One network that is served: its facts, its upstreams in order of preference, and what it allows."""
+
+    chain: str
+    network: str
+    family: Family
+    upstreams: tuple[UpstreamSpec, ...]
+    block_time_ms: int
+    # A call may use several upstreams; together they take no longer than this.
+    deadline_seconds: float = 20.0
+    # Whether blocks have a base fee (EIP-1559).
+    eip1559: bool = True
+    # Method groups that are refused unless named here.
+    method_groups: frozenset[MethodGroup] = frozenset()
+    # hardhat_, evm_ and anvil_ methods: they rewrite the chain, so only a development chain has them.
+    dev_methods: bool = False
+    # Methods of this chain alone, such as linea_estimateGas; treated as reads.
+    extra_methods: frozenset[str] = frozenset()
+    # The most blocks one eth_getLogs may span; None leaves it to the node.
+    max_log_range: int | None = None
+
+    @property
+    def name(self) -> str:
+        """`chain/network`, as in the path of the API."""
+        return f"{self.chain}/{self.network}"

@@ -1,0 +1,1 @@
+"""Gas: current price estimates. Sponsorship policies are not built yet."""

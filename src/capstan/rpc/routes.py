@@ -1,0 +1,112 @@
+"""`POST /v1/rpc/{chain}/{network}`: the way of a JSON-RPC request through the ordinary server.
+
+Reads the body, finds the network, hands both to the service and passes its bytes on. What a request costs is known only
+after its body was read, so the service charges for it and not the guard.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Protocol
+
+from litestar import Request, Response, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.spec import Example
+from litestar.params import Dependency, Parameter
+
+from capstan.access.models import Caller
+from capstan.chain.registry import Network
+from capstan.rpc.service import RpcService
+
+# The network of a path, for a caller who may use it.
+FindNetwork = Callable[[Caller, str, str], Network]
+
+
+class Meter(Protocol):
+    """The limits of the caller of one request."""
+
+    async def charge(self, requests: int, units: int) -> None:
+        """Take from the limits, or raise `RateLimited`."""
+        ...
+
+    async def refund(self, units: int) -> None:
+        """Give units back."""
+        ...
+
+
+_CALL: dict[str, Any] = {
+    "type": "object",
+    "required": ["method"],
+    "properties": {
+        "jsonrpc": {"type": "string", "enum": ["2.0"]},
+        "id": {"type": ["string", "integer", "null"], "description": "Echoed in the reply; absent: no reply."},
+        "method": {"type": "string", "description": "A method of the chain, such as `eth_blockNumber`."},
+        "params": {"type": "array", "items": {}, "description": "The parameters of the method."},
+    },
+}
+_REPLY: dict[str, Any] = {
+    "type": "object",
+    "required": ["jsonrpc", "id"],
+    "properties": {
+        "jsonrpc": {"type": "string", "enum": ["2.0"]},
+        "id": {"type": ["string", "number", "null"]},
+        "result": {"description": "What the chain answered."},
+        "error": {
+            "type": "object",
+            "required": ["code", "message"],
+            "properties": {"code": {"type": "integer"}, "message": {"type": "string"}, "data": {}},
+            "description": "Present instead of `result` when the call failed.",
+        },
+    },
+}
+
+
+# An item of a batch that is no call gets an error of its own, so any JSON is allowed there.
+_BATCH: dict[str, Any] = {
+    "type": "array",
+    "minItems": 1,
+    "items": {"description": "A call as above; anything else is answered with the error -32600."},
+}
+_OPTIONS: dict[str, Any] = {
+    "charged_by_handler": True,
+    "errors": ("upstream_error", "upstream_timeout"),
+    "request_schema": {"oneOf": [_CALL, _BATCH]},
+    "response_schema": {"oneOf": [_REPLY, {"type": "array", "items": _REPLY, "minItems": 1}]},
+    "documented_statuses": {"204": "Only notifications were sent, so there is nothing to return."},
+}
+
+
+def rpc_routes(service: RpcService, find_network: FindNetwork) -> list[HTTPRouteHandler]:
+    """The handler of the path."""
+
+    @post(
+        "/v1/rpc/{chain:str}/{network:str}", opt=_OPTIONS, status_code=200, tags=["rpc"], summary="JSON-RPC to a chain"
+    )
+    async def rpc(
+        request: Request[Any, Any, Any],
+        chain: Annotated[
+            str, Parameter(description="The chain, such as `ethereum`.", examples=[Example(value="ethereum")])
+        ],
+        network: Annotated[
+            str, Parameter(description="The network, such as `mainnet`.", examples=[Example(value="mainnet")])
+        ],
+        caller: Annotated[Caller, Dependency(skip_validation=True)],
+        meter: Annotated[Meter, Dependency(skip_validation=True)],
+        request_id: Annotated[str, Dependency(skip_validation=True)],
+    ) -> Response[bytes]:
+        """Sends one call or a batch to the chain's nodes. A JSON-RPC failure is HTTP 200 with an `error`.
+
+        Read methods need the scope `rpc:read`, methods that submit a transaction `rpc:write`.
+        """
+        found = find_network(caller, chain, network)
+        reply = await service.handle(
+            caller,
+            found,
+            await request.body(),
+            charge=meter.charge,
+            refund=meter.refund,
+            request_id=request_id,
+        )
+        return Response(
+            reply.body, status_code=reply.status, headers=dict(reply.headers), media_type="application/json"
+        )
+
+    return [rpc]

@@ -1,0 +1,142 @@
+"""Batches, notifications, and what each request is charged."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from capstan.core.errors import UpstreamError
+from capstan.rpc.service import RpcLimits
+from tests.support.faulty_node import by_method, errors, results, stalls, text
+from tests.support.rpc_gateway import call, gateway, notification
+
+BROKEN = text("<html>")
+
+
+async def test_a_batch_is_answered_in_its_order_item_by_item() -> None:
+    reverted = {"error": {"code": 3, "message": "execution reverted"}}
+    async with gateway(by_method({"eth_chainId": "0x7a69", "eth_call": reverted})) as tested:
+        body = [
+            call("eth_call", id="a"),
+            5,
+            notification("eth_chainId"),
+            call("eth_chainId", id=None),
+            call("no", id=2),
+        ]
+        answered = await tested.ask(body)
+        assert [item["id"] for item in answered] == ["a", None, None, 2]
+        assert answered[0]["error"]["code"] == 3
+        assert answered[1]["error"]["code"] == -32600
+        assert answered[2]["result"] == "0x7a69"
+        assert answered[3]["error"]["code"] == -32601
+
+
+async def test_a_batch_runs_at_once_but_within_its_bound() -> None:
+    running, most = 0, 0
+
+    async def counts(request: web.Request, asked: dict[str, Any]) -> web.StreamResponse:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.02)
+        running -= 1
+        return await results("0x1")(request, asked)
+
+    async with gateway(counts, limits=RpcLimits(batch_concurrency=4)) as tested:
+        answered = await tested.ask([call("eth_chainId", id=number) for number in range(20)])
+        assert [item["id"] for item in answered] == list(range(20))
+        assert most == 4
+
+
+async def test_a_batch_whose_answers_are_too_large_stops_asking() -> None:
+    limits = RpcLimits(batch_concurrency=1, max_batch_reply_bytes=1_000)
+    async with gateway(results("0x" + "00" * 400), limits=limits) as tested:
+        answered = await tested.ask([call("eth_call", id=number) for number in range(5)])
+        assert ["result" in item for item in answered] == [True, True, False, False, False]
+        assert answered[4]["error"]["code"] == -32603
+        assert len(tested.nodes[0].calls) == 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        notification("eth_chainId"),
+        notification("eth_nonsense"),
+        notification("eth_chainId") | {"params": 5},
+        [notification("eth_chainId"), notification("eth_call")],
+    ],
+)
+async def test_notifications_alone_are_answered_with_nothing(body: Any) -> None:
+    async with gateway() as tested:
+        reply = await tested.send(json.dumps(body).encode())
+        assert (reply.status, reply.body, reply.headers) == (204, b"", ())
+        assert not tested.nodes[0].calls
+
+
+async def test_a_notification_that_submits_is_passed_on() -> None:
+    async with gateway() as tested:
+        reply = await tested.send(json.dumps([notification("eth_sendRawTransaction", "0x12")]).encode())
+        assert reply.status == 204
+        assert tested.nodes[0].methods == ["eth_sendRawTransaction"]
+
+
+async def test_the_failure_of_a_notification_in_a_batch_is_silent() -> None:
+    async with gateway(BROKEN) as tested:
+        body = [notification("eth_sendRawTransaction", "0x12"), call("eth_accounts")]
+        assert await tested.ask(body) == [{"jsonrpc": "2.0", "id": 1, "result": []}]
+
+
+# --- charges
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (call("eth_chainId"), (1, 0)),
+        (call("eth_call"), (1, 3)),
+        (call("eth_nonsense"), (1, 2)),
+        ([call("eth_call"), call("eth_blockNumber"), 5, notification("eth_call")], (4, 7)),
+        (call("eth_call", {}, "0x1"), (1, 30)),
+        (call("eth_call", {}, hex(1_000 - 128)), (1, 3)),
+        (call("eth_getStorageAt", "0x", "0x0", "0x1"), (1, 20)),
+        (call("eth_getBalance", "0x", "earliest"), (1, 20)),
+        (call("eth_getBalance", "0x", "latest"), (1, 2)),
+    ],
+)
+async def test_a_request_is_charged_once_by_items_and_units(body: Any, expected: tuple[int, int]) -> None:
+    async with gateway(head=1_000) as tested:
+        await tested.ask(body)
+        assert tested.charged == [expected]
+        assert not tested.refunded
+
+
+async def test_without_a_known_head_nothing_is_an_archive_read() -> None:
+    async with gateway(head=None) as tested:
+        await tested.ask(call("eth_call", {}, "0x1"))
+        assert tested.charged == [(1, 3)]
+
+
+async def test_failures_of_our_own_are_refunded() -> None:
+    async with gateway(BROKEN, head=1_000) as tested:
+        with pytest.raises(UpstreamError):
+            await tested.ask(call("eth_call", {}, "0x1"))
+        assert tested.refunded == [30]
+        await tested.ask([call("eth_call"), call("eth_blockNumber"), call("eth_nonsense"), call("eth_accounts")])
+        assert tested.refunded == [30, 4]
+
+
+async def test_errors_of_the_node_are_not_refunded() -> None:
+    async with gateway(errors(3, "execution reverted")) as tested:
+        await tested.ask([call("eth_call")])
+        assert not tested.refunded
+
+
+async def test_a_caller_who_goes_away_stops_the_work() -> None:
+    async with gateway(stalls, deadline_seconds=15.0, timeout_seconds=15.0) as tested:
+        work = asyncio.create_task(tested.ask([call("eth_call", id=number) for number in range(3)]))
+        await tested.nodes[0].wait_for_calls(3)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
