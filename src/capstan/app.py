@@ -1,0 +1,277 @@
+"""The composition root: the one place that names concrete classes and wires them together.
+
+`Application.open` builds everything from the settings, starts the background work and gives back an object that can
+`run`. Nothing in here decides anything about requests; it only connects the parts that do.
+"""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import structlog
+from prometheus_client import CollectorRegistry, start_http_server
+from sqlalchemy import text
+
+from capstan import __version__
+from capstan.access.directory import KeyDirectory
+from capstan.access.models import Caller
+from capstan.access.plans import PlanBook
+from capstan.access.reach import NetworkReach
+from capstan.access.routes import access_routes
+from capstan.access.store import AccessStore
+from capstan.catalogue.networks import Networks
+from capstan.catalogue.units import UnitTable
+from capstan.chain.heads import LatestHeads
+from capstan.chain.registry import ChainRegistry, Network
+from capstan.chain.upstream import open_session
+from capstan.core.clock import SystemClock
+from capstan.gas.routes import gas_routes
+from capstan.gas.service import GasPriceService
+from capstan.limits.day import DayLedger
+from capstan.limits.memory import MemoryLimiter
+from capstan.limits.models import Limits, RateLimiter
+from capstan.limits.redis import RedisLimiter, connect
+from capstan.limits.store import DayStore
+from capstan.rpc.routes import rpc_routes
+from capstan.rpc.service import RpcLimits, RpcService
+from capstan.server.admission import Admission, anonymous_subject
+from capstan.server.asgi import build_application
+from capstan.server.gate import Gate, rate_headers
+from capstan.server.health import ReadinessChecks, health_routes
+from capstan.server.identity import ClientAddress
+from capstan.server.listener import bind, serve_until_stopped
+from capstan.server.pages import Pages, page_routes
+from capstan.server.protocol import ConnectionLimits, protocol_class
+from capstan.server.telemetry import Telemetry
+from capstan.settings import LiveSettings, ReloadFailed, Settings, SettingsError
+from capstan.storage.database import Database
+from capstan.wiring import network_specs, open_database
+
+log = structlog.get_logger(__name__)
+
+_MAX_HEADER_BYTES = 65_536
+
+
+class Application:
+    """The service, built and started."""
+
+    def __init__(self, live: LiveSettings) -> None:
+        self._live = live
+        self._clock = SystemClock()
+        self.metrics = CollectorRegistry()
+        self._units: UnitTable = live.current.units.table()
+        self._networks: Networks = live.current.catalogue()
+        self._plans = PlanBook(lambda name: live.current.plans.get(name))
+        self._limiter: RateLimiter
+        self._registry: ChainRegistry
+        self._heads: LatestHeads
+        self._gas_prices: GasPriceService
+        self._readiness: ReadinessChecks
+        self._gate: Gate
+        self.listener = bind(live.current.server.host, live.current.server.port)
+
+    @property
+    def port(self) -> int:
+        """The port in use, which the settings leave open when they say 0."""
+        return int(self.listener.getsockname()[1])
+
+    @property
+    def base_url(self) -> str:
+        """The address that callers use, with the version."""
+        server = self._live.current.server
+        if server.public_url:
+            return server.public_url.rstrip("/") + "/v1"
+        host = "127.0.0.1" if server.host in ("0.0.0.0", "::") else server.host  # noqa: S104 - compared, not bound
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/v1"
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, live: LiveSettings) -> AsyncIterator["Application"]:
+        """Build and start everything; stop it in the reverse order at the end."""
+        application = cls(live)
+        async with AsyncExitStack() as stack:
+            stack.callback(application.listener.close)
+            await application._start(stack)
+            yield application
+
+    async def run(
+        self, *, on_started: Callable[[], Awaitable[None]] | None = None, stop: asyncio.Event | None = None
+    ) -> None:
+        """Serve until a signal or until `stop` is set."""
+        server = self._live.current.server
+        limits = ConnectionLimits(
+            header_timeout_seconds=server.header_timeout_seconds,
+            body_timeout_seconds=server.body_timeout_seconds,
+            max_header_bytes=_MAX_HEADER_BYTES,
+            max_connections=server.max_connections,
+        )
+
+        async def started() -> None:
+            log.info("started", base_url=self.base_url, version=__version__, networks=len(self._networks.served))
+            if on_started is not None:
+                await on_started()
+
+        await serve_until_stopped(
+            self._gate,
+            self.listener,
+            protocol_class(limits, self._address_headers),
+            keep_alive_seconds=math.ceil(server.keep_alive_seconds),
+            grace_seconds=math.ceil(server.shutdown_grace_seconds),
+            on_started=started,
+            on_reload=self.reload,
+            on_stopping=self._begin_stop,
+            stop=stop,
+        )
+        log.info("stopped")
+
+    async def reload(self) -> None:
+        """Read the settings again. A bad file is refused and the old settings stay."""
+        try:
+            report = self._live.reload()
+        except (SettingsError, ReloadFailed) as error:
+            log.error("reload_refused", reason=str(error))
+            return
+        log.info("reloaded", networks=len(self._networks.served), needs_restart=list(report.needs_restart))
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        settings = self._live.current
+        database = await open_database(settings)
+        stack.push_async_callback(database.close)
+        directory = KeyDirectory(
+            AccessStore(database),
+            self._clock,
+            poll_seconds=settings.access.poll_seconds,
+            max_staleness_seconds=settings.access.max_staleness_seconds,
+            cache_entries=settings.access.cache_entries,
+            last_used_flush_seconds=settings.access.last_used_flush_seconds,
+        )
+        await directory.start()
+        stack.push_async_callback(directory.close)
+        self._limiter = self._build_limiter(database, stack)
+        await self._limiter.start()
+        stack.push_async_callback(self._limiter.close)
+        self._registry = ChainRegistry(open_session(), self._clock)
+        stack.push_async_callback(self._registry.close)
+        self._registry.replace(network_specs(settings))
+        self._heads = LatestHeads(self._clock)
+        stack.push_async_callback(self._heads.close)
+        # Known heads from the first request on: what an old block is, and so what it costs, depends on them.
+        for network in self._registry.networks():
+            self._heads.head(network)
+        self._gas_prices = GasPriceService(clock=self._clock, head=self._heads.head)
+        stack.push_async_callback(self._gas_prices.close)
+        self._live.on_change(self._apply)
+        self._readiness = ReadinessChecks({"database": lambda: _ping(database)})
+        self._gate = self._build_gate(directory)
+        if settings.server.metrics_port:
+            server, thread = start_http_server(
+                settings.server.metrics_port, settings.server.metrics_host, registry=self.metrics
+            )
+            stack.callback(thread.join, 5)
+            stack.callback(server.shutdown)
+
+    def _build_limiter(self, database: Database, stack: AsyncExitStack) -> RateLimiter:
+        settings = self._live.current
+        ledger = DayLedger(DayStore(database), self._clock, self.metrics, share=settings.limits.day_reservation_share)
+        if not settings.redis.url:
+            return MemoryLimiter(self._clock, ledger)
+        client = connect(
+            settings.redis.url,
+            cluster=settings.redis.cluster,
+            connect_timeout=settings.redis.connect_timeout_seconds,
+            command_timeout=settings.redis.command_timeout_seconds,
+        )
+        stack.push_async_callback(client.aclose)
+        return RedisLimiter(
+            client,
+            self._clock,
+            ledger,
+            self.metrics,
+            timeout_seconds=settings.redis.command_timeout_seconds,
+            retry_seconds=settings.redis.retry_seconds,
+        )
+
+    def _build_gate(self, directory: KeyDirectory) -> Gate:
+        settings = self._live.current
+        admission = Admission(
+            directory,
+            self._limiter,
+            limits_of=self._plans.limits_of,
+            anonymous_limits=self._anonymous_limits,
+            price=lambda name: self._units.cost(name),
+        )
+        reach = NetworkReach(lambda: self._networks)
+        registry = self._registry
+
+        def exact(caller: Caller, chain: str, network: str) -> Network:
+            found = reach.exact(caller, chain, network)
+            return registry.get(found.chain, found.network)
+
+        def of_chain(caller: Caller, chain: str, network: str | None) -> Network:
+            found = reach.of_chain(caller, chain, network)
+            return registry.get(found.chain, found.network)
+
+        routes = [
+            *health_routes(
+                self._readiness, self.metrics, version=__version__, operator_token=settings.server.operator_token
+            ),
+            *page_routes(Pages(base_url=self.base_url)),
+            *access_routes(self._plans, lambda: self._networks),
+            *rpc_routes(self._build_rpc(), exact),
+            *gas_routes(self._gas_prices, of_chain),
+        ]
+        application = build_application(
+            routes,
+            admission,
+            version=__version__,
+            body_limit_bytes=settings.server.body_limit_bytes,
+            cors_origins=settings.server.cors_origins,
+        )
+        return Gate(
+            application,
+            admission,
+            Telemetry(self.metrics),
+            self._clock,
+            addresses=ClientAddress(settings.server.trusted_proxies),
+            request_timeout_seconds=settings.server.request_timeout_seconds,
+            access_log=settings.log.access,
+        )
+
+    def _build_rpc(self) -> RpcService:
+        server = self._live.current.server
+        return RpcService(
+            cost=lambda method, archive: self._units.cost(method, archive=archive),
+            head=self._heads.head,
+            archive_depth=lambda: self._live.current.units.archive_depth,
+            clock=self._clock,
+            limits=RpcLimits(max_body_bytes=server.body_limit_bytes, max_batch_items=server.batch_limit),
+        )
+
+    def _apply(self, _old: Settings, settings: Settings) -> None:
+        """Take over reloaded settings. Builds first and swaps last, so a failure changes nothing."""
+        units, networks = settings.units.table(), settings.catalogue()
+        self._registry.replace(network_specs(settings))
+        self._units, self._networks = units, networks
+
+    def _begin_stop(self) -> None:
+        self._readiness.stopping = True
+
+    def _anonymous_limits(self) -> Limits:
+        limits = self._live.current.limits
+        return Limits(limits.anonymous_requests_per_second, limits.anonymous_requests_per_day, 0)
+
+    def _address_headers(self, client: str) -> list[tuple[bytes, bytes]]:
+        """Rate-limit headers for answers given before a request could be read."""
+        limits = self._anonymous_limits()
+        decision = self._limiter.take_now(anonymous_subject(client), limits, requests=1, units=0)
+        if decision is not None:
+            return rate_headers(decision)
+        reset = int(self._clock.now()) + 1
+        names = ((b"x-ratelimit-limit", limits.requests_per_second), (b"x-ratelimit-remaining", 0))
+        return [*((name, b"%d" % value) for name, value in names), (b"x-ratelimit-reset", b"%d" % reset)]
+
+
+async def _ping(database: Database) -> None:
+    async with database.read() as connection:
+        await connection.execute(text("SELECT 1"))

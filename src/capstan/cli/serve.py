@@ -1,0 +1,35 @@
+"""`capstan serve`: run the service with the configured networks."""
+
+from typing import Annotated
+
+import typer
+import uvloop
+
+from capstan.cli.common import ConfigOption, DataDirOption, load
+from capstan.logs import configure_logs
+from capstan.settings import LiveSettings
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on; overrides server.host.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; overrides server.port.")] = None,
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Run the service until SIGINT or SIGTERM. SIGHUP reloads networks, upstreams, plans and unit costs."""
+    overrides: dict[str, object] = {}
+    if host is not None:
+        overrides["server.host"] = host
+    if port is not None:
+        overrides["server.port"] = port
+    live = load(config, data_dir, **overrides)
+    configure_logs(live.current.log.level, live.current.log.format)
+    uvloop.run(_serve(live))
+
+
+async def _serve(live: LiveSettings) -> None:
+    # Loaded here: the other commands should not wait for the web framework.
+    from capstan.app import Application
+
+    async with Application.open(live) as application:
+        await application.run()

@@ -1,0 +1,1 @@
+"""The one port: HTTP protocol, admission, error rendering, routing, health, metrics, the API description."""

@@ -1,0 +1,176 @@
+"""The outermost ASGI layer: what happens to every HTTP request, whatever it asks for.
+
+Gives it an id, finds the client's address, bounds the time it may take, adds the rate-limit and request-id headers to
+the response, counts requests that matched no route, and writes the access log line and the metrics. Routing, keys and
+bodies are the business of the layers inside.
+"""
+
+import asyncio
+import re
+import secrets
+from typing import Any
+
+import structlog
+from litestar.types import ASGIApp, Message, Receive, Send
+
+from capstan.core.clock import Clock
+from capstan.core.errors import ApiError, Unavailable, render
+from capstan.core.redact import redacted
+from capstan.limits.models import Decision
+from capstan.server.admission import Admission
+from capstan.server.context import RequestContext, attach
+from capstan.server.identity import ClientAddress
+from capstan.server.rendering import to_api_error
+from capstan.server.telemetry import Telemetry
+
+log = structlog.get_logger("capstan.access")
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{8,64}")
+
+
+class Gate:
+    """Wraps the Litestar application."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        admission: Admission,
+        telemetry: Telemetry,
+        clock: Clock,
+        *,
+        addresses: ClientAddress,
+        request_timeout_seconds: float,
+        access_log: bool,
+    ) -> None:
+        self._app = app
+        self._admission = admission
+        self._telemetry = telemetry
+        self._clock = clock
+        self._addresses = addresses
+        self._timeout = request_timeout_seconds
+        self._access_log = access_log
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        context = self._context(scope)
+        attach(scope, context)
+        response = _Response(send, context, self._admission, scope["headers"])
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._app(scope, receive, response.send)
+        except TimeoutError:
+            await response.fail(Unavailable("the request took too long and was stopped; try again", retry_after=1))
+        except Exception as error:
+            await response.fail(
+                to_api_error(error, path=context.path, method=context.method, request_id=context.request_id)
+            )
+        finally:
+            self._record(scope, context)
+
+    def _context(self, scope: Any) -> RequestContext:
+        headers = scope["headers"]
+        peer = scope["client"][0] if scope.get("client") else "unknown"
+        return RequestContext(
+            request_id=_request_id(headers),
+            client=self._addresses.of(peer, headers),
+            method=scope["method"],
+            path=scope["path"],
+            started=self._clock.monotonic(),
+        )
+
+    def _record(self, scope: Any, context: RequestContext) -> None:
+        seconds = self._clock.monotonic() - context.started
+        route = scope.get("path_template") or "unrouted"
+        self._telemetry.request(context.method, route, context.status, seconds)
+        if self._access_log:
+            caller = context.caller
+            log.info(
+                "request",
+                request_id=context.request_id,
+                method=context.method,
+                path=redacted(context.path),
+                status=context.status,
+                milliseconds=round(seconds * 1000, 3),
+                bytes=context.response_bytes,
+                units=context.units,
+                client=context.client,
+                account=caller.account_id if caller else None,
+                key=caller.key_id if caller else None,
+            )
+
+
+class _Response:
+    """The way out: adds the headers, and replaces the answer when a limit says so."""
+
+    def __init__(
+        self, send: Send, context: RequestContext, admission: Admission, request_headers: list[tuple[bytes, bytes]]
+    ) -> None:
+        self._send = send
+        self._context = context
+        self._admission = admission
+        self._request_headers = request_headers
+        self._started = False
+        self._replaced = False
+
+    async def send(self, message: Message) -> None:
+        """Pass one ASGI message on."""
+        if self._replaced:
+            return
+        if message["type"] == "http.response.start":
+            over = await self._count_refusal(message["status"])
+            if over is not None:
+                self._replaced = True
+                await self._write(over)
+                return
+            await self._start(message["status"], list(message.get("headers", ())))
+            return
+        if message["type"] == "http.response.body":
+            self._context.response_bytes += len(message.get("body", b""))
+        await self._send(message)
+
+    async def fail(self, error: ApiError) -> None:
+        """Answer with an error, unless an answer is under way already."""
+        if not self._started:
+            await self._write(error)
+
+    async def _count_refusal(self, status: int) -> ApiError | None:
+        """Count a request that was refused before it was counted: no such path, wrong method, no such network."""
+        if self._context.decision is None and 400 <= status < 500:
+            return await self._admission.count_refused(self._context, self._request_headers)
+        return None
+
+    async def _write(self, error: ApiError) -> None:
+        body = render(error)
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        headers += [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
+        await self._start(error.status, headers)
+        self._context.response_bytes += len(body)
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self._started = True
+        self._context.status = status
+        decision = self._context.decision or await self._admission.describe(self._context)
+        headers += rate_headers(decision)
+        headers.append((b"x-request-id", self._context.request_id.encode()))
+        headers.append((b"x-content-type-options", b"nosniff"))
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+def rate_headers(decision: Decision) -> list[tuple[bytes, bytes]]:
+    """The three headers that describe the requests-per-second window."""
+    return [
+        (b"x-ratelimit-limit", b"%d" % decision.limit),
+        (b"x-ratelimit-remaining", b"%d" % decision.remaining),
+        (b"x-ratelimit-reset", b"%d" % decision.reset),
+    ]
+
+
+def _request_id(headers: list[tuple[bytes, bytes]]) -> str:
+    """The caller's own X-Request-Id if it is sane, else a fresh one."""
+    for name, value in headers:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            return redacted(value.decode())
+    return f"req_{secrets.token_hex(12)}"

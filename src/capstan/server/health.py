@@ -1,0 +1,91 @@
+"""The paths for machines that watch the service: is it alive, is it ready, what are its numbers.
+
+`/healthz` says that the process runs. `/readyz` says whether it should get traffic: it asks every named check and
+answers 503 while one fails or the process is stopping. `/metrics` is Prometheus text, for the operator only.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+from litestar import Request, Response, get
+from litestar.handlers import HTTPRouteHandler
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from capstan.core.errors import Forbidden, Unauthorized, Unavailable
+
+Check = Callable[[], Awaitable[None]]
+
+_CHECK_SECONDS = 2.0
+_OPEN: dict[str, Any] = {"open": True}
+
+
+class Health(msgspec.Struct, frozen=True):
+    """The process answers."""
+
+    status: str
+    version: str
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """Every check passed."""
+
+    status: str
+    checks: dict[str, str]
+
+
+class ReadinessChecks:
+    """What must hold before the process gets traffic. Each check raises when it does not hold."""
+
+    def __init__(self, checks: Mapping[str, Check]) -> None:
+        self._checks = dict(checks)
+        self.stopping = False
+
+    async def run(self) -> Readiness:
+        """Ask every check, with a bound on time."""
+        if self.stopping:
+            raise Unavailable("this process is stopping", retry_after=1)
+        results: dict[str, str] = {}
+        for name, check in self._checks.items():
+            try:
+                async with asyncio.timeout(_CHECK_SECONDS):
+                    await check()
+            except Exception as error:
+                raise Unavailable(f"not ready: {name} ({type(error).__name__})", retry_after=1) from error
+            results[name] = "ok"
+        return Readiness("ready", results)
+
+
+def health_routes(
+    checks: ReadinessChecks, registry: CollectorRegistry, *, version: str, operator_token: str
+) -> list[HTTPRouteHandler]:
+    """The handlers of the three paths."""
+
+    @get("/healthz", opt=_OPEN, tags=["operation"], summary="Is the process alive")
+    async def healthz() -> Health:
+        """Answers as long as the process runs."""
+        return Health("ok", version)
+
+    @get("/readyz", opt=_OPEN, tags=["operation"], summary="Should the process get traffic")
+    async def readyz() -> Readiness:
+        """503 while a check fails or the process is stopping."""
+        return await checks.run()
+
+    @get("/metrics", opt=_OPEN, include_in_schema=False)
+    async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
+        require_operator(request, operator_token)
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    return [healthz, readyz, metrics]
+
+
+def require_operator(request: Request[Any, Any, Any], operator_token: str) -> None:
+    """Raise unless the request carries the operator token."""
+    if not operator_token:
+        raise Forbidden("this path needs server.operator_token to be set")
+    presented = request.headers.get("authorization", "")
+    if not secrets.compare_digest(presented.encode(), f"Bearer {operator_token}".encode()):
+        raise Unauthorized("this path needs the operator token as Authorization: Bearer")

@@ -1,0 +1,120 @@
+"""The API description is complete and true: schemathesis sends what it allows and forbids, and compares the answers."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.http import assert_error, assert_standard_headers
+from tests.support.service import Service, run_json
+
+_EXAMPLES = 40
+
+
+class Described:
+    """A running service and a key for it."""
+
+    def __init__(self, service: Service, key: str) -> None:
+        self.service = service
+        self.key = key
+
+
+@pytest.fixture(scope="module")
+def described(tmp_path_factory: pytest.TempPathFactory, evm_devnet: Any) -> Iterator[Described]:
+    """One service for all tests of this file, on the development chain."""
+    directory = tmp_path_factory.mktemp("openapi")
+    data = str(directory / "data")
+    key = run_json("keys", "create", "--plan", "enterprise", "--data-dir", data)["key"]
+    environment = {
+        "CAPSTAN_MODE": "development",
+        "CAPSTAN_LOG__ACCESS": "false",
+        "CAPSTAN_LIMITS__ANONYMOUS_REQUESTS_PER_SECOND": "1000000",
+        "CAPSTAN_NETWORKS": f'{{"ethereum/devnet" = {{upstreams = ["{evm_devnet.url}"]}}}}',
+    }
+    service = Service(["--data-dir", data], environment, directory)
+    try:
+        yield Described(service, key)
+    finally:
+        service.kill()
+
+
+def test_schemathesis_finds_no_fault(described: Described, tmp_path: Path) -> None:
+    """What the description allows is accepted, what it forbids is refused, every answer is as described."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "schemathesis.cli", "run", f"{described.service.base_url}/openapi.json"),
+            *("--header", f"X-API-Key: {described.key}"),
+            *("--max-examples", str(_EXAMPLES)),
+            *("--seed", "1", "--generation-deterministic", "--no-color"),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "No issues found" in done.stdout
+
+
+def test_every_path_refuses_a_call_without_a_key(described: Described) -> None:
+    document = httpx.get(f"{described.service.base_url}/openapi.json", timeout=20).json()
+    keyed = [(path, method) for path, method, operation in _operations(document) if operation.get("security") != []]
+    assert len(keyed) >= 4
+    for path, method in keyed:
+        url = described.service.origin + path.replace("{chain}", "ethereum").replace("{network}", "devnet")
+        assert_error(httpx.request(method, url, timeout=20), 401, "unauthorized")
+
+
+def _operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    return [(path, method, op) for path, item in document["paths"].items() for method, op in item.items()]
+
+
+def test_the_description_is_openapi_3_1_and_complete(described: Described) -> None:
+    answer = httpx.get(f"{described.service.base_url}/openapi.json", timeout=20)
+    assert_standard_headers(answer)
+    document = answer.json()
+    assert document["openapi"].startswith("3.1")
+    assert document["servers"] == [{"url": described.service.origin}]
+    assert set(document["components"]["securitySchemes"]) == {"apiKey", "bearer"}
+    operations = _operations(document)
+    assert {path for path, _, _ in operations} >= {
+        "/v1/rpc/{chain}/{network}",
+        "/v1/gas/{chain}/prices",
+        "/v1/account",
+        "/v1/networks",
+    }
+    for path, method, operation in operations:
+        assert operation["summary"], path
+        assert operation["description"], path
+        wanted = (
+            {"429", "500", "503"} if operation.get("security") == [] else {"400", "401", "403", "404", "429", "500"}
+        )
+        assert wanted <= set(operation["responses"]), (path, method)
+        for parameter in operation.get("parameters", []):
+            assert parameter.get("description"), (path, parameter["name"])
+
+
+def test_every_success_names_the_headers_of_every_response(described: Described) -> None:
+    document = httpx.get(f"{described.service.base_url}/openapi.json", timeout=20).json()
+    for path, _, operation in _operations(document):
+        for status, response in operation["responses"].items():
+            if int(status) < 400:
+                names = set(response["headers"])
+                assert {"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-Request-Id"} <= names, (
+                    path
+                )
+
+
+def test_the_reference_page_shows_every_operation(described: Described) -> None:
+    document = httpx.get(f"{described.service.base_url}/openapi.json", timeout=20).json()
+    page = httpx.get(f"{described.service.origin}/docs", timeout=20)
+    assert page.status_code == 200
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    for path, _, _ in _operations(document):
+        assert path in page.text
+    assert "https://" not in page.text.replace("https://json-schema.org", "")

@@ -1,0 +1,158 @@
+"""Starts the service as its users do: as a process, from the command line, on a free port.
+
+`start_service` gives tests as many processes as they need; all of them end with the test. `capstan` runs one command.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 20.0
+CAPSTAN = [sys.executable, "-m", "capstan"]
+
+
+def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment without whatever the machine sets for Capstan."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CAPSTAN_")}
+    return {**kept, **(extra or {})}
+
+
+class Service:
+    """One `capstan serve` process."""
+
+    def __init__(self, arguments: list[str], environment: Mapping[str, str], directory: Path) -> None:
+        self._lines: list[str] = []
+        self._ready = threading.Event()
+        self.base_url = ""
+        self.process = subprocess.Popen(
+            [*CAPSTAN, "serve", "--port", "0", *arguments],
+            env=clean_environment(environment),
+            cwd=directory,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        if not self._ready.wait(_START_SECONDS) or not self.base_url:
+            self.kill()
+            raise AssertionError("the service did not start:\n" + "\n".join(self._lines[-30:]))
+
+    @property
+    def origin(self) -> str:
+        """The address without the version."""
+        return self.base_url.removesuffix("/v1")
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """The log so far; lines that are not JSON are left out."""
+        found = []
+        for line in list(self._lines):
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue
+        return found
+
+    @property
+    def log_text(self) -> str:
+        """The log so far as it was written."""
+        return "\n".join(self._lines)
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(_STOP_SECONDS)
+        self._reader.join(_STOP_SECONDS)
+        return code
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(_STOP_SECONDS)
+        self._reader.join(_STOP_SECONDS)
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._lines.append(line.rstrip("\n"))
+            if '"event": "started"' in line:
+                self.base_url = json.loads(line)["base_url"]
+                self._ready.set()
+        self._ready.set()
+
+
+StartService = Callable[..., Service]
+RunCapstan = Callable[..., Any]
+
+
+@pytest.fixture
+def start_service(tmp_path: Path) -> Iterator[StartService]:
+    """Starts services: `start_service(settings={…}, data_dir=…)`; settings are dotted names."""
+    with ExitStack() as stack:
+
+        def start(settings: Mapping[str, Any] | None = None, data_dir: Path | None = None) -> Service:
+            service = Service(["--data-dir", str(data_dir or tmp_path / "data")], _variables(settings), tmp_path)
+            stack.callback(service.kill)
+            return service
+
+        yield start
+
+
+@pytest.fixture
+def capstan(tmp_path: Path) -> RunCapstan:
+    """Runs a command and returns its JSON: `capstan("keys", "create")`."""
+
+    def run(*arguments: str, data_dir: Path | None = None, settings: Mapping[str, Any] | None = None) -> Any:
+        return run_json(*arguments, "--data-dir", str(data_dir or tmp_path / "data"), settings=settings)
+
+    return run
+
+
+def run_json(*arguments: str, settings: Mapping[str, Any] | None = None) -> Any:
+    """Runs one command that must succeed and returns the JSON it prints."""
+    done = run_command(*arguments, "--json", settings=settings)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def run_command(
+    *arguments: str, settings: Mapping[str, Any] | None = None, directory: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs one command."""
+    return subprocess.run(
+        [*CAPSTAN, *arguments],
+        env=clean_environment(_variables(settings)),
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def _variables(settings: Mapping[str, Any] | None) -> dict[str, str]:
+    return {"CAPSTAN_" + name.upper().replace(".", "__"): _text(value) for name, value in (settings or {}).items()}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+@pytest.fixture
+def evm_devnet_url(evm_devnet: Any) -> str:
+    """The address of the EVM development chain."""
+    return str(evm_devnet.url)
