@@ -13,7 +13,7 @@ ARGS ?=
 .PHONY: help setup setup-test dev test check format bench contracts docs lock clean
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 setup: $(STAMP)-setup ## install the service and the development chain, start nothing
 

@@ -5,6 +5,7 @@ import importlib.util
 pytest_plugins = [
     name
     for name in (
+        "tests.support.development",
         "tests.support.devnet",
         "tests.support.servers",
         "tests.support.service",

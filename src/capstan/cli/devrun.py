@@ -75,10 +75,13 @@ def _settings(
     evm_url: str,
     solana_url: str,
 ) -> LiveSettings:
-    """The settings of development mode. Your own capstan.toml and CAPSTAN_ variables are left out on purpose."""
+    """The settings of development mode: your own, except for everything that could reach something real."""
     overrides: dict[str, object] = {
         "mode": "development",
         "data_dir": str(data_dir),
+        "storage.url": "sqlite",
+        "redis.url": "",
+        "mail.smtp_url": "",
         "server.host": host,
         "server.port": port,
         "server.operator_token": secrets.operator_token,
@@ -87,7 +90,7 @@ def _settings(
         "limits.anonymous_requests_per_second": _ANONYMOUS_REQUESTS_PER_SECOND,
         **network_overrides(deployment, evm_url, solana_url),
     }
-    return LiveSettings(None, {"CAPSTAN_CONFIG": os.devnull}, overrides)
+    return LiveSettings(None, os.environ, overrides)
 
 
 async def _ensure_access(live: LiveSettings, data_dir: Path, secrets: DevSecrets) -> DevSecrets:

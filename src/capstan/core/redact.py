@@ -6,13 +6,13 @@ shape of our own secrets only; other secrets are kept out of logs by not passing
 
 import re
 
-_SECRETS = re.compile(r"(svc_(?:live|test)_|whsec_)[0-9A-Za-z+/=_-]+")
+_SECRETS = re.compile(r"(svc_(?:live|test)_)[0-9A-Za-z_-]+|(whsec_)[0-9A-Za-z+/=_-]+")
 _LONGEST = 200
 
 
 def redacted(text: str) -> str:
     """`text` with the random part of any key or signing secret replaced."""
-    return _SECRETS.sub(r"\1[redacted]", text)
+    return _SECRETS.sub(r"\1\2[redacted]", text)
 
 
 def quoted(text: str) -> str:

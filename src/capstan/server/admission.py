@@ -2,8 +2,8 @@
 
 Called for every routed request by the guard below, and by the gate for requests that were refused before that. A call
 without a valid key is counted against the client's address, so that guessing keys is slow. The routes say what they
-need in their `opt`: `open` for paths without a key, `units` for the price, `scopes` for the scopes of which one
-suffices, `charged_by_handler` when the price is known only to the handler.
+need in their `opt`: `open` for paths without a key (`counted` if they count against the address), `units` for the
+price, `scopes` for the scopes of which one suffices, `charged_by_handler` when only the handler knows the price.
 """
 
 import ipaddress
@@ -73,6 +73,14 @@ class Admission:
         await self._limiter.refund(context.caller.account_id, self._limits_of(context.caller), units=units, stamp=stamp)
         context.units -= units
 
+    async def charge_anonymous(self, context: RequestContext) -> None:
+        """Count a call without a valid key against the client's address, or raise `RateLimited`."""
+        limits = self._anonymous_limits()
+        decision = await self._take(anonymous_subject(context.client), limits, 1, 0)
+        context.decision = decision
+        if not decision.allowed:
+            raise _rate_limited(decision, limits, 1, 0)
+
     async def count_refused(self, context: RequestContext, headers: Headers) -> ApiError | None:
         """Count a request that was refused uncounted. Returns the error that replaces its answer when over a limit."""
         caller = context.caller
@@ -106,19 +114,12 @@ class Admission:
         except StorageError as error:
             raise Unavailable("keys cannot be checked at the moment; try again shortly", retry_after=1) from error
         except ApiError:
-            await self._charge_anonymous(context)
+            await self.charge_anonymous(context)
             raise
         context.caller = caller
         if caller.suspended:
             raise Forbidden("this account is suspended; ask the operator of this service")
         return caller
-
-    async def _charge_anonymous(self, context: RequestContext) -> None:
-        limits = self._anonymous_limits()
-        decision = await self._take(anonymous_subject(context.client), limits, 1, 0)
-        context.decision = decision
-        if not decision.allowed:
-            raise _rate_limited(decision, limits, 1, 0)
 
     async def _take(self, subject: str, limits: Limits, requests: int, units: int) -> Decision:
         at_once = self._limiter.take_now(subject, limits, requests=requests, units=units)
@@ -153,10 +154,13 @@ def guard(admission: Admission) -> Callable[[ASGIConnection[Any, Any, Any, Any],
     """The Litestar guard that admits every routed request."""
 
     async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-        if handler.opt.get("open") or connection.scope["method"] == "OPTIONS":  # type: ignore[typeddict-item] # HTTP only
+        scope: Any = connection.scope
+        context = context_of(scope)
+        if handler.opt.get("open") or scope["method"] == "OPTIONS":
+            if handler.opt.get("counted"):
+                await admission.charge_anonymous(context)
             return
-        context = context_of(connection.scope)
-        headers = connection.scope["headers"]
+        headers = scope["headers"]
         if handler.opt.get("charged_by_handler"):
             await admission.identify(context, headers)
             return

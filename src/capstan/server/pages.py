@@ -19,7 +19,7 @@ _POLICY = (
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 _PAGE_HEADERS = {"Content-Security-Policy": _POLICY, "Referrer-Policy": "no-referrer"}
-_HIDDEN: dict[str, Any] = {"open": True}
+_HIDDEN: dict[str, Any] = {"open": True, "counted": True}
 
 _DASHBOARD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">

@@ -121,6 +121,24 @@ def test_program_accounts_are_those_of_the_slot_asked_for() -> None:
     assert chain.ledger.program_accounts(program, before) == {}
 
 
+def test_program_accounts_changed_in_several_slots_are_undone_to_the_one_asked_for() -> None:
+    chain = Chain(finality_slots=5)
+    program, created = Pubkey.new_unique(), Keypair()
+    lamports = chain.ledger.rent_exempt_minimum(8)
+    create = create_account(
+        CreateAccountParams(
+            from_pubkey=chain.key.pubkey(), to_pubkey=created.pubkey(), lamports=lamports, space=8, owner=program
+        )
+    )
+    chain.run([create], chain.key, created)
+    first = chain.ledger.slot
+    for _ in range(2):
+        chain.advance()
+        assert chain.ledger.execute(chain.transfer(created.pubkey(), SOL)).error is None
+    seen = [chain.ledger.program_accounts(program, first + later) for later in range(3)]
+    assert [accounts[created.pubkey()].lamports - lamports for accounts in seen] == [0, SOL, 2 * SOL]
+
+
 def test_an_emptied_account_is_gone_but_was_there_before() -> None:
     chain = Chain()
     key = chain.funded(SOL)
@@ -178,10 +196,14 @@ def test_old_blocks_and_their_transactions_are_dropped_together() -> None:
     to = Pubkey.new_unique()
     first = chain.transfer(to)
     chain.ledger.execute(first)
-    chain.advance(30)
+    chain.advance(5)
     last = chain.transfer(to, 2 * SOL)
     chain.ledger.execute(last)
-    chain.advance(3)
+    assert [record.signature for record in chain.ledger.store.newest_first(to)] == [
+        last.signatures[0],
+        first.signatures[0],
+    ]
+    chain.advance(8)
     store = chain.ledger.store
     assert store.first_slot == chain.ledger.slot - 10
     assert store.block(store.first_slot - 1) is None

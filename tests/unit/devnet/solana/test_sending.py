@@ -77,6 +77,8 @@ def test_a_wrong_signature_is_its_own_error(chain: Chain) -> None:
     error = chain.error("simulateTransaction", wire(forged), BASE64 | {"sigVerify": True})
     assert error["code"] == -32003
     assert chain.result("simulateTransaction", wire(forged), BASE64)["value"]["err"] is None
+    signature = chain.result("sendTransaction", wire(forged), BASE64 | {"skipPreflight": True})
+    assert chain.result("getSignatureStatuses", [signature])["value"] == [None]
 
 
 def test_a_transaction_may_be_sent_in_base58(chain: Chain) -> None:
