@@ -2,11 +2,14 @@
 # Both install what they need into .venv and nowhere else. `make help` lists the rest.
 
 SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.capstan
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Shows how far pip is, one line for all packages; its errors go to the terminal as they are.
+PROGRESS := awk '/^Collecting/ {count++; printf "\r    %d packages", count; fflush()} /^Installing collected/ {printf "\r    installing %d packages", count; fflush()} END {if (count) print ""}'
 ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -29,7 +32,7 @@ $(STAMP)-python:
 
 $(STAMP)-setup: $(STAMP)-python requirements.lock pyproject.toml src/capstan/devnet/node/package-lock.json
 	@echo "==> installing the service's packages"
-	@$(PIP) install --quiet --progress-bar on --no-compile --require-hashes --no-deps -r requirements.lock
+	@$(PIP) install --no-compile --require-hashes --no-deps -r requirements.lock | $(PROGRESS)
 	@$(PIP) install --quiet --no-deps --no-build-isolation -e .
 	@echo "==> installing the development chain"
 	@$(BIN)/python -m capstan.devnet.install
@@ -37,7 +40,7 @@ $(STAMP)-setup: $(STAMP)-python requirements.lock pyproject.toml src/capstan/dev
 
 $(STAMP)-test: $(STAMP)-setup requirements-test.lock tools/browser.py
 	@echo "==> installing the packages of the tests"
-	@$(PIP) install --quiet --progress-bar on --no-compile --require-hashes --no-deps -r requirements-test.lock
+	@$(PIP) install --no-compile --require-hashes --no-deps -r requirements-test.lock | $(PROGRESS)
 	@echo "==> installing a browser"
 	@$(BIN)/python tools/browser.py
 	@touch $@
