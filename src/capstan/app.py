@@ -6,6 +6,7 @@
 
 import asyncio
 import math
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -51,6 +52,7 @@ from capstan.wiring import network_specs, open_database
 log = structlog.get_logger(__name__)
 
 _MAX_HEADER_BYTES = 65_536
+_RECURSION_LIMIT = 1000
 
 
 class Application:
@@ -135,6 +137,9 @@ class Application:
         log.info("reloaded", networks=len(self._networks.served), needs_restart=list(report.needs_restart))
 
     async def _start(self, stack: AsyncExitStack) -> None:
+        # A library behind eth-account raises this to 100,000 when it is imported. Deeply nested JSON would then
+        # overflow the C stack and kill the process, instead of being refused.
+        sys.setrecursionlimit(_RECURSION_LIMIT)
         settings = self._live.current
         database = await open_database(settings)
         stack.push_async_callback(database.close)

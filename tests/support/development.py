@@ -63,8 +63,16 @@ class Development:
         """Everything it has printed so far."""
         return self._log_file.read_text(encoding="utf-8", errors="replace")
 
+    @property
+    def process_id(self) -> int | None:
+        """The process, once it is started."""
+        return self._process.pid if self._process is not None else None
+
     def start(self) -> None:
         """Start it and wait until it has written `dev.json`."""
+        file = self.directory / "dev.json"
+        # A run that was killed could not remove its file.
+        file.unlink(missing_ok=True)
         with self._log_file.open("wb") as log:
             self._process = subprocess.Popen(
                 [*CAPSTAN, "dev", "--port", "0", "--data-dir", str(self.directory)],
@@ -77,7 +85,6 @@ class Development:
                 start_new_session=True,
                 preexec_fn=_die_with_parent(signal.SIGINT),
             )
-        file = self.directory / "dev.json"
         deadline = time.monotonic() + _START_SECONDS
         # The file appears by a rename, so it is complete as soon as it is there.
         while not file.exists():

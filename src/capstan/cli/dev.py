@@ -32,7 +32,11 @@ def dev(
         # Loaded here: the other commands should not wait for the chain libraries.
         from capstan.cli.devrun import run_development
 
-        uvloop.run(run_development(host, port, data_dir, block_time, log_level))
+        try:
+            uvloop.run(run_development(host, port, data_dir, block_time, log_level))
+        finally:
+            # The file says that the service is ready; after the end it would be a lie.
+            (data_dir / DEV_FILE).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -33,6 +33,9 @@ def to_api_error(error: Exception, *, path: str, method: str, request_id: str) -
     """The error a caller sees for any exception."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, RecursionError):
+        # Only decoding goes as deep as the request says.
+        return InvalidRequest("the request is nested too deeply")
     if isinstance(error, StorageUnavailable):
         return Unavailable("the database is away for the moment; try again shortly", retry_after=1)
     if isinstance(error, MethodNotAllowedException):

@@ -2,13 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from litestar import get
+from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import JSONBody
 from prometheus_client import CollectorRegistry, generate_latest
 
 from capstan.access.directory import KeyDirectory
@@ -44,7 +46,11 @@ def _routes() -> list[HTTPRouteHandler]:
     async def away() -> str:
         raise StorageUnavailable("the database did not answer")
 
-    return [fault, slow, away]
+    @post("/body", opt={"open": True})
+    async def body(data: JSONBody[dict[str, Any]]) -> int:
+        return len(data)
+
+    return [fault, slow, away, body]
 
 
 class SmallServer:
@@ -56,13 +62,19 @@ class SmallServer:
 
     async def get(self, path: str, headers: dict[str, str] | None = None) -> tuple[int, dict[str, str], Any]:
         """Status, headers and JSON body of a GET."""
+        return await self.send("GET", path, headers)
+
+    async def send(
+        self, method: str, path: str, headers: dict[str, str] | None = None, content: bytes = b""
+    ) -> tuple[int, dict[str, str], Any]:
+        """Status, headers and JSON body of a request."""
         sent: list[dict[str, Any]] = []
         encoded = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
         scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
-            "method": "GET",
+            "method": method,
             "scheme": "http",
             "path": path,
             "raw_path": path.encode(),
@@ -75,7 +87,7 @@ class SmallServer:
         }
 
         async def receive() -> Any:
-            return {"type": "http.request", "body": b"", "more_body": False}
+            return {"type": "http.request", "body": content, "more_body": False}
 
         async def send(message: Any) -> None:
             sent.append(message)
@@ -87,8 +99,17 @@ class SmallServer:
         return start["status"], {name.decode(): value.decode() for name, value in start["headers"]}, json.loads(body)
 
 
+@pytest.fixture(autouse=True)
+def _service_recursion_limit() -> Iterator[None]:
+    """The limit the service sets at its start; other tests import a library that raises it."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(before)
+
+
 @pytest.fixture
-async def tested(tmp_path: Path) -> AsyncIterator[SmallServer]:
+async def server(tmp_path: Path) -> AsyncIterator[SmallServer]:
     database = Database(DatabaseOptions(url=sqlite_url(tmp_path / "capstan.db")))
     await upgrade(database)
     clock, metrics = SystemClock(), CollectorRegistry()
@@ -102,7 +123,7 @@ async def tested(tmp_path: Path) -> AsyncIterator[SmallServer]:
         anonymous_limits=lambda: limits,
         price=lambda name: 1,
     )
-    app = build_application(_routes(), admission, version="0", body_limit_bytes=1000, cors_origins=())
+    app = build_application(_routes(), admission, version="0", body_limit_bytes=20_000, cors_origins=())
     gate = Gate(
         app,
         admission,
@@ -117,8 +138,8 @@ async def tested(tmp_path: Path) -> AsyncIterator[SmallServer]:
     await database.close()
 
 
-async def test_an_internal_fault_says_nothing_but_the_request_id(tested: SmallServer) -> None:
-    status, headers, body = await tested.get("/fault")
+async def test_an_internal_fault_says_nothing_but_the_request_id(server: SmallServer) -> None:
+    status, headers, body = await server.get("/fault")
     assert status == 500
     assert body["error"]["code"] == "internal_error"
     assert headers["x-request-id"] in body["error"]["message"]
@@ -127,30 +148,48 @@ async def test_an_internal_fault_says_nothing_but_the_request_id(tested: SmallSe
     assert headers["x-ratelimit-limit"] == "5"
 
 
-async def test_a_request_that_takes_too_long_is_stopped(tested: SmallServer) -> None:
-    status, headers, body = await tested.get("/slow")
+async def test_a_request_that_takes_too_long_is_stopped(server: SmallServer) -> None:
+    status, headers, body = await server.get("/slow")
     assert status == 503
     assert body["error"]["code"] == "unavailable"
     assert headers["retry-after"] == "1"
 
 
-async def test_a_database_that_is_away_is_503(tested: SmallServer) -> None:
-    status, headers, body = await tested.get("/away")
+async def test_a_database_that_is_away_is_503(server: SmallServer) -> None:
+    status, headers, body = await server.get("/away")
     assert (status, body["error"]["code"]) == (503, "unavailable")
     assert headers["retry-after"] == "1"
 
 
-async def test_requests_without_a_route_count_against_the_address(tested: SmallServer) -> None:
-    statuses = [(await tested.get("/none"))[0] for _ in range(7)]
+async def test_requests_without_a_route_count_against_the_address(server: SmallServer) -> None:
+    statuses = [(await server.get("/none"))[0] for _ in range(7)]
     assert statuses == [404] * 5 + [429] * 2
     other = {"X-Forwarded-For": "203.0.113.7"}
-    assert (await tested.get("/none", other))[0] == 404
+    assert (await server.get("/none", other))[0] == 404
 
 
-async def test_metrics_name_routes_never_paths(tested: SmallServer) -> None:
-    await tested.get("/fault")
-    await tested.get("/none/of/your/business")
-    text = generate_latest(tested.metrics).decode()
+async def test_metrics_name_routes_never_paths(server: SmallServer) -> None:
+    await server.get("/fault")
+    await server.get("/none/of/your/business")
+    text = generate_latest(server.metrics).decode()
     assert 'capstan_http_requests_total{method="GET",route="/fault",status="500"} 1.0' in text
     assert 'route="unrouted",status="404"' in text
     assert "business" not in text
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (b'{"a":' * 2000 + b"1" + b"}" * 2000, "deeply"),
+        (b"", "missing"),
+        (b"{", "truncated"),
+        (b"[]", "object"),
+        (b"x" * 20_001, "large"),
+    ],
+    ids=["nested", "missing", "truncated", "other type", "large"],
+)
+async def test_a_bad_body_is_refused_with_a_reason(server: SmallServer, content: bytes, word: str) -> None:
+    headers = {"Content-Type": "application/json", "Content-Length": str(len(content))}
+    status, _, body = await server.send("POST", "/body", headers, content)
+    assert status in (400, 413)
+    assert word in body["error"]["message"]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -74,10 +75,21 @@ def _announce(port: int) -> None:
 
 def _watch_input(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
     """Blocks until standard input is closed. A thread, because input may be a file or terminal, not only a pipe."""
-    while os.read(0, 4096):
-        pass
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(stopping.set)
+    with contextlib.suppress(OSError):  # no standard input at all is the same as a closed one
+        while os.read(0, 4096):
+            pass
+    with contextlib.suppress(RuntimeError):  # the loop may have ended in the meantime, which is what this asks for
+        loop.call_soon_threadsafe(_stop_for_input, stopping)
+
+
+def _stop_for_input(stopping: asyncio.Event) -> None:
+    if stopping.is_set():
+        return
+    stopping.set()
+    # After a parent that was killed, standard error is gone too; saying so must not keep the node alive.
+    with contextlib.suppress(OSError):
+        sys.stderr.write("capstan solana: standard input is closed, stopping\n")
+        sys.stderr.flush()
 
 
 if __name__ == "__main__":

@@ -98,6 +98,13 @@ async def test_a_node_starts_once_at_a_time() -> None:
             await node.start()
 
 
+async def test_whoever_waits_for_a_node_learns_that_it_ended() -> None:
+    async with asyncio.timeout(SECONDS), SolanaNode() as node:
+        waiting = asyncio.create_task(node.wait_closed())
+        os.kill(node.pid, signal.SIGKILL)
+        assert await waiting == -signal.SIGKILL
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_node_cleanly(number: signal.Signals) -> None:
     process, _ = start_node()

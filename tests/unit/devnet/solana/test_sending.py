@@ -174,6 +174,13 @@ def test_an_airdrop_is_a_transaction_like_any_other(chain: Chain) -> None:
     assert info == {"source": str(chain.key.pubkey()), "destination": str(to), "lamports": 3 * SOL}
 
 
+def test_the_same_airdrop_twice_in_a_slot_is_given_twice(chain: Chain) -> None:
+    to = Pubkey.new_unique()
+    signatures = {chain.result("requestAirdrop", str(to), SOL) for _ in range(3)}
+    assert len(signatures) == 3
+    assert chain.balance(to, Commitment.PROCESSED) == 3 * SOL
+
+
 def test_an_airdrop_beyond_the_faucet_says_so(chain: Chain) -> None:
     error = chain.error("requestAirdrop", str(Pubkey.new_unique()), 2**64 - 1)
     assert error["code"] == -32603

@@ -6,8 +6,10 @@ the reply says so.
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
+from solders.compute_budget import set_compute_unit_limit
 from solders.hash import Hash
 from solders.message import Message, MessageV0
 from solders.pubkey import Pubkey
@@ -39,6 +41,7 @@ from capstan.devnet.solana.transaction_json import (
     return_data_json,
 )
 
+AIRDROP_ATTEMPTS = 5
 PACKET_DATA_SIZE = 1232
 MAX_BASE58_SIZE = 1683
 MAX_BASE64_SIZE = 1644
@@ -64,17 +67,19 @@ def request_airdrop(ledger: Ledger, params: Any) -> str:
     recipient = p.pubkey(text)
     given = config.recent_blockhash if config else None
     blockhash = ledger.bank(Commitment.CONFIRMED).blockhash if given is None else p.blockhash(given)
-    transaction = _airdrop_transaction(ledger, recipient, lamports, blockhash)
-    outcome = _execute(ledger, transaction)
+    faucet = ledger.faucet.pubkey()
+    instructions = [transfer(TransferParams(from_pubkey=faucet, to_pubkey=recipient, lamports=lamports))]
+    for _ in range(AIRDROP_ATTEMPTS):
+        message = Message.new_with_blockhash(instructions, faucet, blockhash)
+        transaction = VersionedTransaction(message, [ledger.faucet])
+        outcome = _execute(ledger, transaction)
+        if outcome.error != "AlreadyProcessed":
+            break
+        # The same airdrop twice on one blockhash is the same transaction. An unused limit makes it another one.
+        instructions[1:] = [set_compute_unit_limit(10_000 + secrets.randbelow(1_000_000))]
     if outcome.error is not None:
         raise internal_error(f"airdrop request failed: {error_text.describe(outcome.error)}")
     return str(transaction.signatures[0])
-
-
-def _airdrop_transaction(ledger: Ledger, recipient: Pubkey, lamports: int, blockhash: Hash) -> VersionedTransaction:
-    faucet = ledger.faucet.pubkey()
-    instruction = transfer(TransferParams(from_pubkey=faucet, to_pubkey=recipient, lamports=lamports))
-    return VersionedTransaction(Message.new_with_blockhash([instruction], faucet, blockhash), [ledger.faucet])
 
 
 def send_transaction(ledger: Ledger, params: Any) -> str:
