@@ -336,3 +336,28 @@ async def test_a_thousand_at_once_let_exactly_the_day_through(harness: Harness) 
     decisions = await asyncio.gather(*(harness.take(limits) for _ in range(1_000)))
     assert sum(decision.allowed for decision in decisions) == 60
     assert {decision.reason for decision in decisions} == {"", REQUESTS_PER_DAY}
+
+
+@in_one_second
+async def test_requests_refused_after_the_day_was_asked_give_it_back(harness: Harness) -> None:
+    limits = Limits(3, 6, 0)
+    at_once = await asyncio.gather(*(harness.take(limits) for _ in range(20)))
+    assert sum(decision.allowed for decision in at_once) == 3
+    # Some found the whole day set aside for requests that then failed the other limit: midnight would be wrong.
+    assert {decision.retry_after for decision in at_once if not decision.allowed} == {1}
+    await harness.pause(1.05)
+    later = await asyncio.gather(*(harness.take(limits) for _ in range(20)))
+    assert sum(decision.allowed for decision in later) == 3
+    await harness.pause(1.05)
+    assert (await harness.take(limits)).reason == REQUESTS_PER_DAY
+
+
+@in_one_second
+async def test_requests_refused_for_their_units_use_nothing_of_the_day(harness: Harness) -> None:
+    limits = Limits(100, 4, 10)
+    assert (await harness.take(limits, units=10)).allowed
+    for _ in range(20):
+        assert (await harness.take(limits, units=1)).reason == UNITS_PER_SECOND
+    await harness.pause(1.05)
+    await harness.fill(3, limits)
+    assert (await harness.take(limits)).reason == REQUESTS_PER_DAY

@@ -25,14 +25,17 @@ MORNING = TODAY * 86_400.0 + 36_000.0
 
 
 class CountingStore(DayStore):
-    """The real store, with a count of its transactions."""
+    """The real store, with a count of its transactions and a gate before them."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self.transactions = 0
+        self.open = asyncio.Event()
+        self.open.set()
 
     async def settle(self, claims: Sequence[Claim]) -> list[Grant]:
         self.transactions += 1
+        await self.open.wait()
         return await super().settle(claims)
 
 
@@ -232,6 +235,22 @@ async def test_many_subjects_share_transactions(start: Callable[[], Process]) ->
     decisions = await asyncio.gather(*(process.take(100, subject=f"acc_{n}") for n in range(2_000)))
     assert all(decision.allowed for decision in decisions)
     assert process.store.transactions <= 20
+
+
+async def test_a_large_batch_that_waits_is_not_overtaken(start: Callable[[], Process]) -> None:
+    process = start()
+    await process.limiter.start()
+    limits = Limits(0, 100_000, 0)
+    assert (await process.take(100_000)).allowed
+    process.store.open.clear()
+    # More than the reservation holds, so it waits for the database.
+    batch = asyncio.create_task(process.take(100_000, requests=500))
+    await asyncio.sleep(0)
+    # The reservation has room for one, but a stream of such requests could keep the batch waiting for ever.
+    assert process.limiter.take_now("acc_1", limits) is None
+    process.store.open.set()
+    assert (await batch).allowed
+    assert process.limiter.take_now("acc_1", limits) is not None
 
 
 async def test_a_caller_who_gives_up_waiting_uses_nothing(database: Database, start: Callable[[], Process]) -> None:

@@ -16,6 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from structlog.testing import CapturingLogger
 
 from capstan.core.clock import SystemClock
+from capstan.limits.batch import ScriptBatcher
 from capstan.limits.day import DayLedger
 from capstan.limits.models import REQUESTS_PER_SECOND, Decision, Limits
 from capstan.limits.redis import RedisLimiter, connect
@@ -222,6 +223,28 @@ async def test_a_hanging_redis_delays_only_those_already_waiting(valkey_server: 
     valkey_server.resume()
     await _until(lambda: shared.metric("redis_up") == 1.0)
     assert (await shared.limiter.peek(shared.subject, limits)).limit == 10
+    await shared.close()
+
+
+async def test_a_hanging_redis_is_asked_no_more_once_that_is_known(
+    valkey_server: ValkeyProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipelines = 0
+    execute = ScriptBatcher._execute
+
+    async def counted(batcher: ScriptBatcher, calls: Any) -> None:
+        nonlocal pipelines
+        pipelines += 1
+        await execute(batcher, calls)
+
+    monkeypatch.setattr(ScriptBatcher, "_execute", counted)
+    shared = Shared(valkey_server.url, timeout_seconds=0.5)
+    await shared.start()
+    valkey_server.freeze()
+    decisions = await asyncio.gather(*(shared.take(Limits(100_000, 0, 0)) for _ in range(3_000)))
+    assert all(decision.allowed for decision in decisions)
+    # Three thousand calls are twelve pipelines, of which four may be under way. The rest must not be tried in vain.
+    assert pipelines == 4
     await shared.close()
 
 

@@ -142,10 +142,10 @@ class DayLedger:
             return False
         return requests > lease.left and self._clock.monotonic() < lease.spent_until
 
-    def is_held(self, subject: str) -> bool:
-        """Whether requests of the day are set aside that may still come back."""
+    def may_have_room(self, subject: str, requests: int) -> bool:
+        """Whether a request just refused could pass today after all, with what others hold or have given back."""
         lease = self._leases.get(subject)
-        return lease is not None and lease.held > 0
+        return lease is not None and lease.left + lease.held >= requests
 
     async def start(self) -> None:
         """Start the task that talks to the database."""

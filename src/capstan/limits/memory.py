@@ -125,8 +125,7 @@ class MemoryLimiter:
         """How long to wait, and for which limit: a spent day takes longer than a full window, so it goes first."""
         if reason != REQUESTS_PER_DAY and not self._ledger.is_spent(subject, limits.requests_per_day, requests):
             return 1, reason
-        # What is set aside for requests not decided yet may come back: then the day is not over.
-        wait = 1 if self._ledger.is_held(subject) else seconds_to_midnight(self._clock)
+        wait = 1 if self._ledger.may_have_room(subject, requests) else seconds_to_midnight(self._clock)
         return wait, REQUESTS_PER_DAY
 
 

@@ -113,6 +113,28 @@ def test_merged_entries_are_strict_by_a_quantum_at_most(arrivals: list[Arrival],
         assert oracle.most_units() <= budget
 
 
+def test_a_merged_entry_counts_until_its_last_admission_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows, "EXACT_ENTRIES", 1)
+    monkeypatch.setattr(windows, "QUANTUM", 0.25)
+    clock = ManualClock()
+    limiter = memory_limiter(clock)
+    limits = Limits(8, 0, 0)
+    for requests in (1, 1, 6):
+        taken = limiter.take_now("a", limits, requests=requests)
+        assert taken is not None
+        assert taken.allowed
+        clock.advance(0.0625)
+    # 1.0625 s after the first admission, 0.9375 s after the last: all three are one entry, and that still counts.
+    clock.advance(0.875)
+    refused = limiter.take_now("a", limits, requests=8)
+    assert refused is not None
+    assert (refused.allowed, refused.remaining) == (False, 0)
+    clock.advance(0.0625)
+    admitted = limiter.take_now("a", limits, requests=8)
+    assert admitted is not None
+    assert admitted.allowed
+
+
 def test_a_window_of_a_huge_limit_stays_small_and_never_holds_too_much() -> None:
     clock = ManualClock()
     limiter = memory_limiter(clock)
