@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import structlog
+from litestar.handlers import HTTPRouteHandler
 from prometheus_client import CollectorRegistry, start_http_server
 from sqlalchemy import text
 
@@ -27,23 +28,27 @@ from capstan.chain.heads import LatestHeads
 from capstan.chain.registry import ChainRegistry, Network
 from capstan.chain.upstream import open_session
 from capstan.core.clock import SystemClock
+from capstan.core.ids import RequestIds
 from capstan.gas.routes import gas_routes
 from capstan.gas.service import GasPriceService
 from capstan.limits.day import DayLedger
 from capstan.limits.memory import MemoryLimiter
-from capstan.limits.models import Limits, RateLimiter
+from capstan.limits.models import Decision, Limits, RateLimiter
 from capstan.limits.redis import RedisLimiter, connect
 from capstan.limits.store import DayStore
 from capstan.rpc.routes import rpc_routes
 from capstan.rpc.service import RpcLimits, RpcService
+from capstan.server.accesslog import AccessLog
 from capstan.server.admission import Admission, anonymous_subject
 from capstan.server.asgi import build_application
-from capstan.server.gate import Gate, rate_headers
+from capstan.server.fastpath import FastPath
+from capstan.server.gate import Gate
 from capstan.server.health import ReadinessChecks, health_routes
 from capstan.server.identity import ClientAddress
 from capstan.server.listener import bind, serve_until_stopped
 from capstan.server.pages import Pages, page_routes
-from capstan.server.protocol import ConnectionLimits, protocol_class
+from capstan.server.protocol import ConnectionLimits, Surroundings, protocol_class
+from capstan.server.responses import ResponseEncoder
 from capstan.server.telemetry import Telemetry
 from capstan.settings import LiveSettings, ReloadFailed, Settings, SettingsError
 from capstan.storage.database import Database
@@ -64,6 +69,7 @@ class Application:
         self.metrics = CollectorRegistry()
         self._units: UnitTable = live.current.units.table()
         self._networks: Networks = live.current.catalogue()
+        self._reach = NetworkReach(lambda: self._networks)
         self._plans = PlanBook(lambda name: live.current.plans.get(name))
         self._limiter: RateLimiter
         self._registry: ChainRegistry
@@ -71,6 +77,11 @@ class Application:
         self._gas_prices: GasPriceService
         self._readiness: ReadinessChecks
         self._gate: Gate
+        self._fast_path: FastPath
+        self._encoder = ResponseEncoder()
+        self._request_ids = RequestIds()
+        settings = live.current
+        self._access_log = AccessLog(self._clock, enabled=settings.log.access, style=settings.log.format)
         self.listener = bind(live.current.server.host, live.current.server.port)
 
     @property
@@ -102,11 +113,20 @@ class Application:
     ) -> None:
         """Serve until a signal or until `stop` is set."""
         server = self._live.current.server
-        limits = ConnectionLimits(
-            header_timeout_seconds=server.header_timeout_seconds,
-            body_timeout_seconds=server.body_timeout_seconds,
-            max_header_bytes=_MAX_HEADER_BYTES,
-            max_connections=server.max_connections,
+        surroundings = Surroundings(
+            limits=ConnectionLimits(
+                header_timeout_seconds=server.header_timeout_seconds,
+                body_timeout_seconds=server.body_timeout_seconds,
+                keep_alive_seconds=server.keep_alive_seconds,
+                max_header_bytes=_MAX_HEADER_BYTES,
+                max_body_bytes=server.body_limit_bytes,
+                max_connections=server.max_connections,
+            ),
+            fast_path=self._fast_path,
+            encoder=self._encoder,
+            request_ids=self._request_ids,
+            decide=self._decide_by_address,
+            cors=bool(server.cors_origins),
         )
 
         async def started() -> None:
@@ -117,7 +137,7 @@ class Application:
         await serve_until_stopped(
             self._gate,
             self.listener,
-            protocol_class(limits, self._address_headers),
+            protocol_class(surroundings),
             keep_alive_seconds=math.ceil(server.keep_alive_seconds),
             grace_seconds=math.ceil(server.shutdown_grace_seconds),
             on_started=started,
@@ -168,7 +188,8 @@ class Application:
         stack.push_async_callback(self._gas_prices.close)
         self._live.on_change(self._apply)
         self._readiness = ReadinessChecks({"database": lambda: _ping(database)})
-        self._gate = self._build_gate(directory)
+        self._build_gate(directory)
+        stack.callback(self._access_log.flush)
         if settings.server.metrics_port:
             server, thread = start_http_server(
                 settings.server.metrics_port, settings.server.metrics_host, registry=self.metrics
@@ -197,7 +218,8 @@ class Application:
             retry_seconds=settings.redis.retry_seconds,
         )
 
-    def _build_gate(self, directory: KeyDirectory) -> Gate:
+    def _build_gate(self, directory: KeyDirectory) -> None:
+        """Connect admission, services and routes: the ordinary way (gate) and the short way (fast path)."""
         settings = self._live.current
         admission = Admission(
             directory,
@@ -206,42 +228,57 @@ class Application:
             anonymous_limits=self._anonymous_limits,
             price=lambda name: self._units.cost(name),
         )
-        reach = NetworkReach(lambda: self._networks)
-        registry = self._registry
-
-        def exact(caller: Caller, chain: str, network: str) -> Network:
-            found = reach.exact(caller, chain, network)
-            return registry.get(found.chain, found.network)
-
-        def of_chain(caller: Caller, chain: str, network: str | None) -> Network:
-            found = reach.of_chain(caller, chain, network)
-            return registry.get(found.chain, found.network)
-
-        routes = [
-            *health_routes(
-                self._readiness, self.metrics, version=__version__, operator_token=settings.server.operator_token
-            ),
-            *page_routes(Pages(base_url=self.base_url)),
-            *access_routes(self._plans, lambda: self._networks),
-            *rpc_routes(self._build_rpc(), exact),
-            *gas_routes(self._gas_prices, of_chain),
-        ]
+        rpc, telemetry = self._build_rpc(), Telemetry(self.metrics)
+        addresses = ClientAddress(settings.server.trusted_proxies)
         application = build_application(
-            routes,
+            self._routes(rpc),
             admission,
             version=__version__,
             body_limit_bytes=settings.server.body_limit_bytes,
             cors_origins=settings.server.cors_origins,
         )
-        return Gate(
+        self._gate = Gate(
             application,
             admission,
-            Telemetry(self.metrics),
+            telemetry,
             self._clock,
-            addresses=ClientAddress(settings.server.trusted_proxies),
+            addresses=addresses,
             request_timeout_seconds=settings.server.request_timeout_seconds,
-            access_log=settings.log.access,
+            access_log=self._access_log,
+            request_ids=self._request_ids,
         )
+        self._fast_path = FastPath(
+            directory,
+            self._limiter,
+            admission,
+            rpc,
+            self._encoder,
+            self._clock,
+            find_network=self._exact_network,
+            limits_of=self._plans.limits_of,
+            addresses=addresses,
+            telemetry=telemetry,
+            access_log=self._access_log,
+            request_ids=self._request_ids,
+        )
+
+    def _routes(self, rpc: RpcService) -> list[HTTPRouteHandler]:
+        token = self._live.current.server.operator_token
+        return [
+            *health_routes(self._readiness, self.metrics, version=__version__, operator_token=token),
+            *page_routes(Pages(base_url=self.base_url)),
+            *access_routes(self._plans, lambda: self._networks),
+            *rpc_routes(rpc, self._exact_network),
+            *gas_routes(self._gas_prices, self._network_of_chain),
+        ]
+
+    def _exact_network(self, caller: Caller, chain: str, network: str) -> Network:
+        found = self._reach.exact(caller, chain, network)
+        return self._registry.get(found.chain, found.network)
+
+    def _network_of_chain(self, caller: Caller, chain: str, network: str | None) -> Network:
+        found = self._reach.of_chain(caller, chain, network)
+        return self._registry.get(found.chain, found.network)
 
     def _build_rpc(self) -> RpcService:
         server = self._live.current.server
@@ -258,6 +295,7 @@ class Application:
         units, networks = settings.units.table(), settings.catalogue()
         self._registry.replace(network_specs(settings))
         self._units, self._networks = units, networks
+        self._fast_path.forget_networks()
 
     def _begin_stop(self) -> None:
         self._readiness.stopping = True
@@ -266,15 +304,14 @@ class Application:
         limits = self._live.current.limits
         return Limits(limits.anonymous_requests_per_second, limits.anonymous_requests_per_day, 0)
 
-    def _address_headers(self, client: str) -> list[tuple[bytes, bytes]]:
-        """Rate-limit headers for answers given before a request could be read."""
+    def _decide_by_address(self, client: str) -> Decision:
+        """The state of the limits of an address, for answers given before a request could be read."""
         limits = self._anonymous_limits()
         decision = self._limiter.take_now(anonymous_subject(client), limits, requests=1, units=0)
         if decision is not None:
-            return rate_headers(decision)
-        reset = int(self._clock.now()) + 1
-        names = ((b"x-ratelimit-limit", limits.requests_per_second), (b"x-ratelimit-remaining", 0))
-        return [*((name, b"%d" % value) for name, value in names), (b"x-ratelimit-reset", b"%d" % reset)]
+            return decision
+        # The shared counters cannot be asked here; the figures of a full window are the cautious answer.
+        return Decision(True, limits.requests_per_second, 0, int(self._clock.now()) + 1, 0, "")
 
 
 async def _ping(database: Database) -> None:

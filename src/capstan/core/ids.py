@@ -21,3 +21,16 @@ def base62(number: int, width: int) -> str:
 def new_id(prefix: str) -> str:
     """A fresh identifier such as `acc_3sKf…`, with 128 bits of randomness."""
     return f"{prefix}_{base62(secrets.randbits(128), 22)}"
+
+
+class RequestIds:
+    """Ids of requests, unique over all processes and cheap to make: a random part for the process, then a count."""
+
+    def __init__(self) -> None:
+        self._prefix = f"req_{secrets.token_hex(6)}"
+        self._count = 0
+
+    def next(self) -> str:
+        """A fresh id such as `req_9f86d081884c00000001`."""
+        self._count += 1
+        return f"{self._prefix}{self._count:08x}"

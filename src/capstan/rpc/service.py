@@ -51,6 +51,14 @@ class RpcLimits(msgspec.Struct, frozen=True):
     max_batch_reply_bytes: int = 64 * _MEBIBYTE
 
 
+class Prepared(msgspec.Struct, frozen=True, gc=False):
+    """A request that was read: its calls and what they cost together."""
+
+    items: tuple[Item, ...]
+    is_batch: bool
+    units: int
+
+
 class _Exchange(msgspec.Struct):
     """One HTTP request under way."""
 
@@ -81,6 +89,18 @@ class RpcService:
         self._limits = limits or RpcLimits()
         self._parser = jsonrpc.RequestParser(max_items=self._limits.max_batch_items, max_depth=self._limits.max_depth)
 
+    def prepare(self, network: Network, body: bytes) -> Prepared:
+        """Read the body and price it. Raises `PayloadTooLarge`, or `InvalidRequest` when it is no JSON-RPC."""
+        if len(body) > self._limits.max_body_bytes:
+            raise PayloadTooLarge(f"The body is larger than {self._limits.max_body_bytes} bytes.")
+        try:
+            request = self._parser.parse(body)
+        except jsonrpc.Malformed as error:
+            raise InvalidRequest(error.message) from None
+        items = request.items
+        units = self._units(items[0], network) if len(items) == 1 else sum(self._units(i, network) for i in items)
+        return Prepared(items, request.is_batch, units)
+
     async def handle(
         self,
         caller: Caller,
@@ -95,21 +115,29 @@ class RpcService:
 
         `charge` is called once, before anything is done. `request_id` appears in the messages of upstream failures.
         """
-        if len(body) > self._limits.max_body_bytes:
-            raise PayloadTooLarge(f"The body is larger than {self._limits.max_body_bytes} bytes.")
         try:
-            request = self._parser.parse(body)
-        except jsonrpc.Malformed as error:
+            prepared = self.prepare(network, body)
+        except InvalidRequest:
             # A malformed request is a request all the same.
             await charge(1, 0)
-            raise InvalidRequest(error.message) from None
-        await charge(len(request.items), sum(self._units(item, network) for item in request.items))
+            raise
+        await charge(len(prepared.items), prepared.units)
+        return await self.answer(caller, network, prepared, refund=refund, request_id=request_id)
+
+    def answer_now(self, caller: Caller, network: Network, prepared: Prepared) -> RpcReply | None:
+        """The reply to a request that was read and charged for, if it can be given without waiting."""
+        return None
+
+    async def answer(
+        self, caller: Caller, network: Network, prepared: Prepared, *, refund: Refund | None, request_id: str
+    ) -> RpcReply:
+        """The reply to a request that was read and charged for."""
         ends_at = self._clock.monotonic() + network.spec.deadline_seconds
         exchange = _Exchange(caller, network, request_id, ends_at)
         try:
-            if request.is_batch:
-                return await self._handle_batch(exchange, request.items)
-            return await self._handle_single(exchange, request.items[0])
+            if prepared.is_batch:
+                return await self._handle_batch(exchange, prepared.items)
+            return await self._handle_single(exchange, prepared.items[0])
         finally:
             if refund is not None and exchange.unearned_units:
                 await refund(exchange.unearned_units)

@@ -64,7 +64,7 @@ class Admission:
         context.decision = decision
         context.units += units if decision.allowed else 0
         if not decision.allowed:
-            raise _rate_limited(decision, limits, requests, units)
+            raise rate_limited(decision, limits, requests, units)
 
     async def refund(self, context: RequestContext, *, units: int) -> None:
         """Give back units of an answer that failed through our own fault."""
@@ -79,7 +79,7 @@ class Admission:
         decision = await self._take(anonymous_subject(context.client), limits, 1, 0)
         context.decision = decision
         if not decision.allowed:
-            raise _rate_limited(decision, limits, 1, 0)
+            raise rate_limited(decision, limits, 1, 0)
 
     async def count_refused(self, context: RequestContext, headers: Headers) -> ApiError | None:
         """Count a request that was refused uncounted. Returns the error that replaces its answer when over a limit."""
@@ -95,7 +95,7 @@ class Admission:
         subject = caller.account_id if caller else anonymous_subject(context.client)
         decision = await self._take(subject, limits, 1, 0)
         context.decision = decision
-        return None if decision.allowed else _rate_limited(decision, limits, 1, 0)
+        return None if decision.allowed else rate_limited(decision, limits, 1, 0)
 
     async def describe(self, context: RequestContext) -> Decision:
         """The state of the limits for a response that was not counted."""
@@ -179,7 +179,8 @@ def anonymous_subject(client: str) -> str:
     return f"addr:{client}"
 
 
-def _rate_limited(decision: Decision, limits: Limits, requests: int, units: int) -> RateLimited:
+def rate_limited(decision: Decision, limits: Limits, requests: int, units: int) -> RateLimited:
+    """The error for a refused request: which limit, and what to do."""
     limit = getattr(limits, decision.reason)
     what = _REASONS[decision.reason].format(limit=limit)
     if decision.fits_never:

@@ -6,26 +6,20 @@ bodies are the business of the layers inside.
 """
 
 import asyncio
-import re
-import secrets
 from typing import Any
 
-import structlog
 from litestar.types import ASGIApp, Message, Receive, Send
 
 from capstan.core.clock import Clock
 from capstan.core.errors import ApiError, Unavailable, render
-from capstan.core.redact import redacted
+from capstan.core.ids import RequestIds
 from capstan.limits.models import Decision
+from capstan.server.accesslog import AccessLine, AccessLog
 from capstan.server.admission import Admission
 from capstan.server.context import RequestContext, attach
-from capstan.server.identity import ClientAddress
+from capstan.server.identity import ClientAddress, request_id_of
 from capstan.server.rendering import to_api_error
 from capstan.server.telemetry import Telemetry
-
-log = structlog.get_logger("capstan.access")
-
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{8,64}")
 
 
 class Gate:
@@ -40,7 +34,8 @@ class Gate:
         *,
         addresses: ClientAddress,
         request_timeout_seconds: float,
-        access_log: bool,
+        access_log: AccessLog,
+        request_ids: RequestIds,
     ) -> None:
         self._app = app
         self._admission = admission
@@ -49,6 +44,7 @@ class Gate:
         self._addresses = addresses
         self._timeout = request_timeout_seconds
         self._access_log = access_log
+        self._request_ids = request_ids
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -73,7 +69,7 @@ class Gate:
         headers = scope["headers"]
         peer = scope["client"][0] if scope.get("client") else "unknown"
         return RequestContext(
-            request_id=_request_id(headers),
+            request_id=request_id_of(headers) or self._request_ids.next(),
             client=self._addresses.of(peer, headers),
             method=scope["method"],
             path=scope["path"],
@@ -84,13 +80,12 @@ class Gate:
         seconds = self._clock.monotonic() - context.started
         route = scope.get("path_template") or "unrouted"
         self._telemetry.request(context.method, route, context.status, seconds)
-        if self._access_log:
-            caller = context.caller
-            log.info(
-                "request",
+        caller = context.caller
+        self._access_log.add(
+            AccessLine(
                 request_id=context.request_id,
                 method=context.method,
-                path=redacted(context.path),
+                path=context.path,
                 status=context.status,
                 milliseconds=round(seconds * 1000, 3),
                 bytes=context.response_bytes,
@@ -99,6 +94,7 @@ class Gate:
                 account=caller.account_id if caller else None,
                 key=caller.key_id if caller else None,
             )
+        )
 
 
 class _Response:
@@ -166,11 +162,3 @@ def rate_headers(decision: Decision) -> list[tuple[bytes, bytes]]:
         (b"x-ratelimit-remaining", b"%d" % decision.remaining),
         (b"x-ratelimit-reset", b"%d" % decision.reset),
     ]
-
-
-def _request_id(headers: list[tuple[bytes, bytes]]) -> str:
-    """The caller's own X-Request-Id if it is sane, else a fresh one."""
-    for name, value in headers:
-        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
-            return redacted(value.decode())
-    return f"req_{secrets.token_hex(12)}"

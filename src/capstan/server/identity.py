@@ -4,13 +4,16 @@ Called by admission. It only reads; whether a key counts is decided by the key d
 """
 
 import ipaddress
+import re
 from collections.abc import Iterable, Sequence
 
 from capstan.core.errors import Unauthorized
+from capstan.core.redact import redacted
 
 Headers = Iterable[tuple[bytes, bytes]]
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{8,64}")
 _HOW = "send it as the header X-API-Key or as Authorization: Bearer"
 
 
@@ -44,6 +47,14 @@ def missing_key() -> Unauthorized:
 def invalid_key() -> Unauthorized:
     """The error of a key that does not exist or was revoked. It does not say which."""
     return Unauthorized("the API key is not valid; check it for typing errors, or create a new one")
+
+
+def request_id_of(headers: Headers) -> str | None:
+    """The caller's own X-Request-Id, if it is sane."""
+    for name, value in headers:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            return redacted(value.decode())
+    return None
 
 
 class ClientAddress:

@@ -15,7 +15,7 @@ from typing import Any
 
 import uvicorn
 
-from capstan.server.protocol import CapstanProtocol
+from capstan.server.protocol import CapstanProtocol, sweep
 
 _BACKLOG = 2048
 
@@ -100,7 +100,9 @@ async def serve_until_stopped(
             task.add_done_callback(tasks.discard)
 
     with _signals(loop, {signal.SIGINT: begin_stop, signal.SIGTERM: begin_stop, signal.SIGHUP: reload}):
+        protocol.surroundings.encoder.use_defaults(lambda: server.server_state.default_headers)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
+        sweeping = asyncio.create_task(sweep(server.server_state.connections))
         watcher = asyncio.create_task(_stop_when(stop, begin_stop)) if stop is not None else None
         started = asyncio.create_task(server.ready.wait())
         await asyncio.wait({serving, started}, return_when=asyncio.FIRST_COMPLETED)
@@ -108,6 +110,7 @@ async def serve_until_stopped(
         if on_started is not None and not serving.done():
             await on_started()
         await serving
+        sweeping.cancel()
         if watcher is not None:
             watcher.cancel()
 

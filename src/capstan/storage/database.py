@@ -22,6 +22,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from capstan.storage.errors import AlreadyExists, StorageError, StorageUnavailable
 
 _SQLITE_READERS = 4
+# SQLSTATE classes: connection exception, insufficient resources, operator intervention.
+_AWAY_STATES = frozenset({"08", "53", "57"})
 
 
 class DatabaseOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,9 +158,16 @@ def _translated() -> Iterator[None]:
         yield
     except IntegrityError as error:
         raise AlreadyExists("a row with this unique value exists, or a row it refers to does not") from error
-    except (OperationalError, InterfaceError, PoolTimeoutError, ConnectionError, TimeoutError) as error:
+    except (OperationalError, InterfaceError, PoolTimeoutError, OSError) as error:
         raise StorageUnavailable(f"the database did not answer ({type(error).__name__})") from error
     except DBAPIError as error:
-        if error.connection_invalidated:
-            raise StorageUnavailable("the connection to the database was lost") from error
+        if error.connection_invalidated or _is_away(error):
+            raise StorageUnavailable("the connection to the database was lost or refused") from error
         raise
+
+
+def _is_away(error: DBAPIError) -> bool:
+    """Whether PostgreSQL says that it is starting, stopping or full, by the class of its SQLSTATE."""
+    state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None) or ""
+    text = str(error.orig)
+    return str(state)[:2] in _AWAY_STATES or "connection was closed" in text or "connection is closed" in text

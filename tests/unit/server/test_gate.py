@@ -1,6 +1,7 @@
 """What happens to requests whatever they ask for: faults inside, requests that take too long, headers."""
 
 import asyncio
+import io
 import json
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -16,10 +17,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from capstan.access.directory import KeyDirectory
 from capstan.access.store import AccessStore
 from capstan.core.clock import SystemClock
+from capstan.core.ids import RequestIds
 from capstan.limits.day import DayLedger
 from capstan.limits.memory import MemoryLimiter
 from capstan.limits.models import Limits
 from capstan.limits.store import DayStore
+from capstan.server.accesslog import AccessLog
 from capstan.server.admission import Admission
 from capstan.server.asgi import build_application
 from capstan.server.gate import Gate
@@ -112,7 +115,7 @@ def _service_recursion_limit() -> Iterator[None]:
 async def server(tmp_path: Path) -> AsyncIterator[SmallServer]:
     database = Database(DatabaseOptions(url=sqlite_url(tmp_path / "capstan.db")))
     await upgrade(database)
-    clock, metrics = SystemClock(), CollectorRegistry()
+    clock, metrics, log = SystemClock(), CollectorRegistry(), io.BytesIO()
     limiter = MemoryLimiter(clock, DayLedger(DayStore(database), clock, metrics))
     await limiter.start()
     limits = Limits(5, 0, 0)
@@ -131,7 +134,8 @@ async def server(tmp_path: Path) -> AsyncIterator[SmallServer]:
         clock,
         addresses=ClientAddress(["10.0.0.0/8"]),
         request_timeout_seconds=0.2,
-        access_log=True,
+        access_log=AccessLog(clock, enabled=True, style="json", sink=log),
+        request_ids=RequestIds(),
     )
     yield SmallServer(gate, metrics)
     await limiter.close()

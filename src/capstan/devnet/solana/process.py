@@ -17,10 +17,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from capstan.devnet.errors import DevnetError
+
 OUTPUT_LINES_KEPT = 40
 
 
-class SolanaNodeError(RuntimeError):
+class SolanaNodeError(DevnetError):
     """The node did not start. The message carries the last lines it wrote."""
 
 

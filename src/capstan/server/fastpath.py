@@ -1,0 +1,227 @@
+"""The short way of a JSON-RPC request: from the parsed HTTP request to the bytes of the response, without ASGI.
+
+The protocol hands over `POST /v1/rpc/…` here. What can be answered from memory, for a key, a network and limits that
+are all at hand, is answered at once; everything else becomes a coroutine that the protocol runs as a task. Both ways
+use the same admission, the same service and the same error rendering as the ordinary server, and give the same
+answers.
+"""
+
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+from urllib.parse import unquote
+
+from capstan.access.directory import KeyDirectory
+from capstan.access.models import Caller
+from capstan.chain.registry import Network
+from capstan.core.clock import Clock
+from capstan.core.errors import ApiError, NotFound, render
+from capstan.core.ids import RequestIds
+from capstan.core.redact import quoted
+from capstan.limits.models import Decision, Limits, RateLimiter
+from capstan.rpc.models import RpcReply
+from capstan.rpc.service import Prepared, RpcService
+from capstan.server.accesslog import AccessLine, AccessLog
+from capstan.server.admission import Admission, RequestMeter, rate_limited
+from capstan.server.context import RequestContext
+from capstan.server.identity import ClientAddress, request_id_of
+from capstan.server.rendering import to_api_error
+from capstan.server.responses import ResponseEncoder
+from capstan.server.telemetry import Telemetry
+
+Headers = list[tuple[bytes, bytes]]
+FindNetwork = Callable[[Caller, str, str], Network]
+
+PREFIX = b"/v1/rpc/"
+_ROUTE = "/v1/rpc/{chain}/{network}"
+# Headers that change how a request is treated; with one of them it takes the longer of the two ways.
+_SPECIAL = frozenset({b"authorization", b"x-request-id", b"x-forwarded-for", b"x-explain"})
+_MOST_TARGETS = 10_000
+# v1, rpc, chain, network.
+_PATH_PARTS = 4
+
+
+class FastPath:
+    """Answers JSON-RPC requests for the protocol."""
+
+    def __init__(
+        self,
+        directory: KeyDirectory,
+        limiter: RateLimiter,
+        admission: Admission,
+        service: RpcService,
+        encoder: ResponseEncoder,
+        clock: Clock,
+        *,
+        find_network: FindNetwork,
+        limits_of: Callable[[Caller], Limits],
+        addresses: ClientAddress,
+        telemetry: Telemetry,
+        access_log: AccessLog,
+        request_ids: RequestIds,
+    ) -> None:
+        self._directory = directory
+        self._limiter = limiter
+        self._admission = admission
+        self._service = service
+        self._encoder = encoder
+        self._clock = clock
+        self._find_network = find_network
+        self._limits_of = limits_of
+        self._addresses = addresses
+        self._telemetry = telemetry
+        self._access_log = access_log
+        self._request_ids = request_ids
+        # Networks by the target of the request and the key's mode, so that paths are not taken apart again.
+        self._targets: dict[tuple[bytes, str], Network] = {}
+
+    def forget_networks(self) -> None:
+        """Call after the networks were replaced."""
+        self._targets.clear()
+
+    def answer(
+        self, target: bytes, headers: Headers, body: bytes, client: str, keep_alive: bool
+    ) -> bytes | Coroutine[Any, Any, bytes]:
+        """The whole response, or a coroutine that gives it."""
+        started = self._clock.monotonic()
+        caller = self._known_caller(headers)
+        network = self._targets.get((target, caller.mode)) if caller is not None else None
+        if caller is None or network is None:
+            return self._answer_slowly(target, headers, body, client, keep_alive, started)
+        try:
+            prepared = self._service.prepare(network, body)
+        except ApiError:
+            return self._answer_slowly(target, headers, body, client, keep_alive, started)
+        limits = self._limits_of(caller)
+        requests = len(prepared.items)
+        decision = self._limiter.take_now(caller.account_id, limits, requests=requests, units=prepared.units)
+        if decision is None:
+            return self._answer_slowly(target, headers, body, client, keep_alive, started)
+        context = RequestContext(
+            request_id=self._request_ids.next(),
+            client=client,
+            method="POST",
+            path=_path(target),
+            started=started,
+            caller=caller,
+            decision=decision,
+            units=prepared.units if decision.allowed else 0,
+        )
+        if not decision.allowed:
+            return self._error(context, rate_limited(decision, limits, requests, prepared.units), keep_alive)
+        reply = self._service.answer_now(caller, network, prepared)
+        if reply is not None:
+            return self._success(context, reply, keep_alive)
+        return self._finish(context, network, prepared, keep_alive)
+
+    def _known_caller(self, headers: Headers) -> Caller | None:
+        """The caller, when the request carries nothing but a key that is in memory and in order."""
+        key: bytes | None = None
+        for name, value in headers:
+            if name == b"x-api-key":
+                if key is not None:
+                    return None
+                key = value
+            elif name in _SPECIAL:
+                return None
+        if key is None:
+            return None
+        caller = self._directory.find_now(key.decode("latin-1"))
+        return None if caller is None or caller.suspended else caller
+
+    async def _finish(self, context: RequestContext, network: Network, prepared: Prepared, keep_alive: bool) -> bytes:
+        """Answer a request that was admitted and charged for, asking upstreams."""
+        assert context.caller is not None
+        meter = RequestMeter(self._admission, context)
+        try:
+            reply = await self._service.answer(
+                context.caller, network, prepared, refund=meter.refund, request_id=context.request_id
+            )
+        except Exception as error:
+            return self._fault(context, error, keep_alive)
+        return self._success(context, reply, keep_alive)
+
+    async def _answer_slowly(
+        self, target: bytes, headers: Headers, body: bytes, client: str, keep_alive: bool, started: float
+    ) -> bytes:
+        """Do everything step by step, waiting where needed."""
+        context = RequestContext(
+            request_id=request_id_of(headers) or self._request_ids.next(),
+            client=self._addresses.of(client, headers),
+            method="POST",
+            path=_path(target),
+            started=started,
+        )
+        meter = RequestMeter(self._admission, context)
+        try:
+            caller = await self._admission.identify(context, headers)
+            network = self._find_network(caller, *_names(context.path))
+            self._remember(target, caller, network)
+            reply = await self._service.handle(
+                caller, network, body, charge=meter.charge, refund=meter.refund, request_id=context.request_id
+            )
+        except Exception as error:
+            over = None
+            if context.decision is None:
+                over = await self._admission.count_refused(context, headers)
+            return self._fault(context, over or error, keep_alive)
+        return self._success(context, reply, keep_alive)
+
+    def _remember(self, target: bytes, caller: Caller, network: Network) -> None:
+        if len(self._targets) >= _MOST_TARGETS:
+            self._targets.clear()
+        self._targets[(target, caller.mode)] = network
+
+    def _success(self, context: RequestContext, reply: RpcReply, keep_alive: bool) -> bytes:
+        context.status = reply.status
+        self._record(context, len(reply.body))
+        return self._encoder.encode(
+            reply.status, reply.body, reply.headers, _decision(context), context.request_id, keep_alive
+        )
+
+    def _fault(self, context: RequestContext, error: Exception, keep_alive: bool) -> bytes:
+        shown = to_api_error(error, path=context.path, method=context.method, request_id=context.request_id)
+        return self._error(context, shown, keep_alive)
+
+    def _error(self, context: RequestContext, error: ApiError, keep_alive: bool) -> bytes:
+        body = render(error)
+        context.status = error.status
+        self._record(context, len(body))
+        headers: Iterable[tuple[str, str]] = (("Content-Type", "application/json"), *error.headers.items())
+        return self._encoder.encode(error.status, body, headers, _decision(context), context.request_id, keep_alive)
+
+    def _record(self, context: RequestContext, size: int) -> None:
+        seconds = self._clock.monotonic() - context.started
+        self._telemetry.request("POST", _ROUTE, context.status, seconds)
+        if self._access_log.enabled:
+            caller = context.caller
+            self._access_log.add(
+                AccessLine(
+                    request_id=context.request_id,
+                    method="POST",
+                    path=context.path,
+                    status=context.status,
+                    milliseconds=round(seconds * 1000, 3),
+                    bytes=size,
+                    units=context.units,
+                    client=context.client,
+                    account=caller.account_id if caller else None,
+                    key=caller.key_id if caller else None,
+                )
+            )
+
+
+def _decision(context: RequestContext) -> Decision:
+    assert context.decision is not None, "every request is counted before it is answered"
+    return context.decision
+
+
+def _path(target: bytes) -> str:
+    """The path of a request target, without the query, as ASGI would give it."""
+    return unquote(target.partition(b"?")[0].decode("latin-1"))
+
+
+def _names(path: str) -> tuple[str, str]:
+    parts = path.strip("/").split("/")
+    if len(parts) != _PATH_PARTS:
+        raise NotFound(f"there is nothing at {quoted(path)}; see /docs for every path")
+    return parts[2], parts[3]
