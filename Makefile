@@ -72,6 +72,7 @@ contracts: $(STAMP)-test ## compile our contracts
 
 docs: $(STAMP)-test ## write the generated pages of docs/
 	@$(BIN)/python -m capstan.settings_docs
+	@$(BIN)/python -m tests.docs.generated
 
 lock: ## choose versions anew and write both lock files
 	@$(PYTHON) -m venv $(VENV)-lock && $(VENV)-lock/bin/pip install --quiet uv

@@ -46,7 +46,7 @@ variable, a list or a table is written as JSON or as a TOML value:
 `CAPSTAN_SERVER__CORS_ORIGINS='["https://app.example.com"]'`.
 
 An unknown setting, or a value that does not fit, stops the start with a message that names the source, the setting and
-the reason. `capstan doctor` shows the settings in force with the secrets hidden.
+the reason.
 
 **Reload.** Sections marked "reloaded" take effect without a restart when the process is told to reload. If the new
 settings are wrong, the old ones stay in force. A change of any other setting is reported and waits for a restart.

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.servers import _die_with_parent, wait_until
+from tests.support.servers import die_with_parent, wait_until
 from tests.support.service import CAPSTAN, clean_environment
 
 _START_SECONDS = 120.0
@@ -83,7 +83,7 @@ class Development:
                 stderr=subprocess.STDOUT,
                 # A Ctrl-C in the terminal is for the tests; they then stop this process in order.
                 start_new_session=True,
-                preexec_fn=_die_with_parent(signal.SIGINT),
+                preexec_fn=die_with_parent(signal.SIGINT),
             )
         deadline = time.monotonic() + _START_SECONDS
         # The file appears by a rename, so it is complete as soon as it is there.

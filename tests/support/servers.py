@@ -57,7 +57,7 @@ class ServerProcess:
                 stdout=log,
                 stderr=log,
                 cwd=self.directory,
-                preexec_fn=_die_with_parent(death_signal),
+                preexec_fn=die_with_parent(death_signal),
                 **options,
             )
         deadline = time.monotonic() + _START_SECONDS
@@ -274,7 +274,7 @@ def wait_until(condition: Callable[[], bool], *, seconds: float = _START_SECONDS
         pause.wait(_POLL_SECONDS)
 
 
-def _die_with_parent(death_signal: int) -> Callable[[], None] | None:
+def die_with_parent(death_signal: int) -> Callable[[], None] | None:
     """What makes a child end when this process is killed. Only Linux can do that."""
     if not sys.platform.startswith("linux"):
         return None
