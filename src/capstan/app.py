@@ -296,6 +296,7 @@ class Application:
         self._registry.replace(network_specs(settings))
         self._units, self._networks = units, networks
         self._fast_path.forget_networks()
+        self._plans.forget()
 
     def _begin_stop(self) -> None:
         self._readiness.stopping = True

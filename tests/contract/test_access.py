@@ -125,8 +125,8 @@ async def test_a_change_of_one_account_keeps_the_others_cached(service: AccessSe
         await directory.find(theirs.secret)
         await service.revoke_key(theirs.key.id)
         await directory.refresh()
-        assert directory.find_now(mine.secret) is not None
-        assert directory.find_now(theirs.secret) is None
+        assert directory.find_now(mine.secret.encode()) is not None
+        assert directory.find_now(theirs.secret.encode()) is None
     finally:
         await directory.close()
 
@@ -139,9 +139,9 @@ async def test_a_cache_that_cannot_be_refreshed_is_not_trusted(service: AccessSe
         issued = await _key(service)
         await directory.refresh()
         await directory.find(issued.secret)
-        assert directory.find_now(issued.secret) is not None
+        assert directory.find_now(issued.secret.encode()) is not None
         clock.advance(31)
-        assert directory.find_now(issued.secret) is None
+        assert directory.find_now(issued.secret.encode()) is None
     finally:
         await directory.close()
 
@@ -154,8 +154,8 @@ async def test_the_cache_is_bounded(service: AccessService, store: AccessStore) 
         await directory.refresh()
         for one in issued:
             await directory.find(one.secret)
-        assert directory.find_now(issued[0].secret) is None
-        assert directory.find_now(issued[2].secret) is not None
+        assert directory.find_now(issued[0].secret.encode()) is None
+        assert directory.find_now(issued[2].secret.encode()) is not None
     finally:
         await directory.close()
 

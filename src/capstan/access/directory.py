@@ -9,11 +9,11 @@ never kept: entries are found by its SHA-256.
 
 import asyncio
 from collections import OrderedDict
-from datetime import datetime
+from hashlib import sha256
 
 import structlog
 
-from capstan.access.models import ALL_SCOPES, Account, ApiKey, Caller
+from capstan.access.models import ALL_SCOPES, NO_OVERRIDES, Account, ApiKey, Caller
 from capstan.access.secrets import digest, well_formed
 from capstan.access.store import AccessStore
 from capstan.core.clock import Clock, utc
@@ -43,15 +43,15 @@ class KeyDirectory:
         self._last_used_flush_seconds = last_used_flush_seconds
         self._callers: OrderedDict[bytes, Caller] = OrderedDict()
         self._by_account: dict[str, set[bytes]] = {}
-        self._used: dict[str, datetime] = {}
+        self._used: set[str] = set()
         self._version = 0
-        self._fresh_at = 0.0
+        self._trusted_until = 0.0
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Read the present version and begin to watch for changes."""
         self._version = await self._store.version()
-        self._fresh_at = self._clock.monotonic()
+        self._trusted_until = self._clock.monotonic() + self._max_staleness_seconds
         self._tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._note_use())]
 
     async def close(self) -> None:
@@ -62,24 +62,24 @@ class KeyDirectory:
         self._tasks = []
         await self._flush_used()
 
-    def find_now(self, secret: str) -> Caller | None:
+    def find_now(self, secret: bytes) -> Caller | None:
         """The caller behind a key, if it is cached and the cache may be trusted. Never waits."""
-        if self._clock.monotonic() - self._fresh_at > self._max_staleness_seconds:
+        if self._clock.monotonic() > self._trusted_until:
             return None
-        key = digest(secret)
+        key = sha256(secret).digest()
         caller = self._callers.get(key)
         if caller is not None:
             self._callers.move_to_end(key)
-            self._used[caller.key_id] = utc(self._clock)
+            self._used.add(caller.key_id)
         return caller
 
     async def find(self, secret: str) -> Caller | None:
         """The caller behind a key, or None when the key does not count."""
-        cached = self.find_now(secret)
-        if cached is not None:
-            return cached
         if not well_formed(secret):
             return None
+        cached = self.find_now(secret.encode())
+        if cached is not None:
+            return cached
         key = digest(secret)
         version = self._version
         found = await self._store.key_by_digest(key)
@@ -89,7 +89,7 @@ class KeyDirectory:
         # A change seen while the row was read may be about this very key: use the answer once, do not keep it.
         if version == self._version:
             self._keep(key, caller)
-        self._used[caller.key_id] = utc(self._clock)
+        self._used.add(caller.key_id)
         return caller
 
     async def refresh(self) -> None:
@@ -103,7 +103,7 @@ class KeyDirectory:
                 for key in self._by_account.pop(account_id, ()):
                     self._callers.pop(key, None)
         self._version = latest
-        self._fresh_at = self._clock.monotonic()
+        self._trusted_until = self._clock.monotonic() + self._max_staleness_seconds
 
     def _keep(self, key: bytes, caller: Caller) -> None:
         self._callers[key] = caller
@@ -137,11 +137,11 @@ class KeyDirectory:
             await self._flush_used()
 
     async def _flush_used(self) -> None:
-        used, self._used = self._used, {}
+        used, self._used = self._used, set()
         if not used:
             return
         try:
-            await self._store.touch_keys(used)
+            await self._store.touch_keys(used, utc(self._clock))
         except StorageUnavailable as error:
             # The time of last use is a convenience; losing one flush is better than holding ever more in memory.
             log.warning("last_used_not_written", keys=len(used), reason=str(error))
@@ -155,7 +155,8 @@ def _caller(key: ApiKey, account: Account) -> Caller | None:
         key_id=key.id,
         mode=key.mode,
         plan=account.plan,
-        overrides=account.overrides,
+        # The one object for "none", so that the common case is recognised at a glance.
+        overrides=NO_OVERRIDES if account.overrides == NO_OVERRIDES else account.overrides,
         scopes=ALL_SCOPES if key.scopes is None else frozenset(key.scopes),
         suspended=account.status == "suspended",
     )

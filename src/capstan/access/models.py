@@ -42,6 +42,9 @@ class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     keys: int | None = None
 
 
+NO_OVERRIDES = Overrides()
+
+
 class Account(msgspec.Struct, frozen=True):
     """Who is billed and limited."""
 

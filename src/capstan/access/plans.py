@@ -7,7 +7,7 @@ while the service runs, so they are asked for each time.
 from collections.abc import Callable
 from typing import Protocol
 
-from capstan.access.models import Account, Caller, Overrides
+from capstan.access.models import NO_OVERRIDES, Account, Caller, Overrides
 from capstan.limits.models import Limits
 
 
@@ -37,6 +37,11 @@ class PlanBook:
 
     def __init__(self, plan: Callable[[str], PlanNumbers]) -> None:
         self._plan = plan
+        self._of_plans: dict[str, Limits] = {}
+
+    def forget(self) -> None:
+        """Call after the plans were replaced."""
+        self._of_plans.clear()
 
     def effective(self, plan: str, overrides: Overrides) -> Overrides:
         """Every limit of an account as a number."""
@@ -50,7 +55,16 @@ class PlanBook:
 
     def limits_of(self, caller: Caller) -> Limits:
         """The three request limits of a caller."""
-        numbers, own = self._plan(caller.plan), caller.overrides
+        own = caller.overrides
+        if own is NO_OVERRIDES:
+            known = self._of_plans.get(caller.plan)
+            if known is None:
+                known = self._of_plans[caller.plan] = self._combined(caller.plan, own)
+            return known
+        return self._combined(caller.plan, own)
+
+    def _combined(self, plan: str, own: Overrides) -> Limits:
+        numbers = self._plan(plan)
         return Limits(
             numbers.requests_per_second if own.requests_per_second is None else own.requests_per_second,
             numbers.requests_per_day if own.requests_per_day is None else own.requests_per_day,

@@ -4,6 +4,7 @@ Called by the access service and the key directory. Every write that changes wha
 in the same transaction, so that other processes notice.
 """
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +18,8 @@ from capstan.storage.schema import access_changes, access_version, accounts, api
 
 # How many changes are kept. A process that fell further behind forgets everything it has cached.
 _CHANGES_KEPT = 10_000
+# Well below the number of parameters that either database takes in one statement.
+_TOUCHED_AT_ONCE = 500
 
 
 def to_micros(moment: datetime) -> int:
@@ -139,12 +142,14 @@ class AccessStore:
             await _record_change(connection, row["account_id"])
             return True
 
-    async def touch_keys(self, used: dict[str, datetime]) -> None:
+    async def touch_keys(self, key_ids: Collection[str], at: datetime) -> None:
         """Note when keys were last used. Not a change of access, so it is not recorded as one."""
+        ordered = sorted(key_ids)
         async with self._database.write() as connection:
-            for key_id, moment in sorted(used.items()):
+            for start in range(0, len(ordered), _TOUCHED_AT_ONCE):
+                some = ordered[start : start + _TOUCHED_AT_ONCE]
                 await connection.execute(
-                    update(api_keys).where(api_keys.c.id == key_id).values(last_used_at=to_micros(moment))
+                    update(api_keys).where(api_keys.c.id.in_(some)).values(last_used_at=to_micros(at))
                 )
 
     async def version(self) -> int:

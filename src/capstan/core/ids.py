@@ -28,9 +28,15 @@ class RequestIds:
 
     def __init__(self) -> None:
         self._prefix = f"req_{secrets.token_hex(6)}"
+        self._prefix_bytes = self._prefix.encode()
         self._count = 0
 
     def next(self) -> str:
         """A fresh id such as `req_9f86d081884c00000001`."""
         self._count += 1
         return f"{self._prefix}{self._count:08x}"
+
+    def next_bytes(self) -> bytes:
+        """The same as bytes."""
+        self._count += 1
+        return b"%b%08x" % (self._prefix_bytes, self._count)

@@ -31,6 +31,7 @@ DEFAULT_MAX_DEPTH: Final = 64
 _ABSENT: Final = Raw()
 _ID_STARTS: Final = frozenset(b'"-0123456789n')
 _WHITESPACE: Final = b" \t\n\r"
+_OPENINGS: Final = frozenset((b"{", b"["))
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NOT_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 # Opening brackets become 1 and closing ones 255, which is -1 when read as a signed byte.
@@ -66,7 +67,7 @@ class BadCall(msgspec.Struct, frozen=True, gc=False):
 Item: TypeAlias = Call | BadCall
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(msgspec.Struct, frozen=True, gc=False):
     """What one body holds: a single call, or a batch of at least one."""
 
     items: tuple[Item, ...]
@@ -130,13 +131,15 @@ class RequestParser:
 
     def parse(self, body: bytes) -> Request:
         """The calls in `body`. Raises `Malformed` when it is not JSON, not a call, an empty or too large batch."""
-        stripped = body.lstrip(_WHITESPACE)
-        if not stripped:
-            raise Malformed(PARSE_ERROR, "The body is empty; send a JSON-RPC call or a batch of calls.")
-        if not is_utf8(body):
+        start = body[:1]
+        if start not in _OPENINGS:
+            start = body.lstrip(_WHITESPACE)[:1]
+            if not start:
+                raise Malformed(PARSE_ERROR, "The body is empty; send a JSON-RPC call or a batch of calls.")
+        if not body.isascii() and not is_utf8(body):
             raise Malformed(PARSE_ERROR, "The body is not valid JSON: it is not UTF-8.")
         try:
-            request = self._parse_batch(body) if stripped.startswith(b"[") else Request((_parse_item(body),), False)
+            request = self._parse_batch(body) if start == b"[" else Request((_parse_item(body),), False)
         except RecursionError:
             raise self._too_deep() from None
         if deeper_than(body, self._max_depth):

@@ -29,7 +29,7 @@ from capstan.rpc.blocks import (
     range_advice,
     range_advice_from_node,
 )
-from capstan.rpc.methods import STATE_READS, Kind, Method, look_up
+from capstan.rpc.methods import READ_SCOPE, STATE_READS, Kind, Method, look_up
 from capstan.rpc.models import Caller, Charge, Cost, Head, Refund, RpcReply
 
 _MEBIBYTE = 1024 * 1024
@@ -124,8 +124,13 @@ class RpcService:
         await charge(len(prepared.items), prepared.units)
         return await self.answer(caller, network, prepared, refund=refund, request_id=request_id)
 
-    def answer_now(self, caller: Caller, network: Network, prepared: Prepared) -> RpcReply | None:
-        """The reply to a request that was read and charged for, if it can be given without waiting."""
+    def answer_now(self, caller: Caller, network: Network, prepared: Prepared) -> bytes | None:
+        """The body of the reply to a request that was read and charged for, if it can be given without waiting."""
+        item = prepared.items[0]
+        if prepared.is_batch or isinstance(item, BadCall) or item.id is None:
+            return None
+        if look_up(network.spec, item.method).kind is Kind.NO_ACCOUNTS and caller.has_scope(READ_SCOPE):
+            return jsonrpc.result_reply(item.id, b"[]")
         return None
 
     async def answer(
@@ -201,8 +206,7 @@ class RpcService:
         elif not exchange.caller.has_scope(method.scope):
             raise Forbidden(f"The API key lacks the scope {method.scope}, which {quoted(call.method)} needs.")
         elif method.kind is Kind.SUBSCRIPTION:
-            where = f"/v1/ws/{spec.chain}/{spec.network}"
-            reply = _not_found(call_id, f"notifications not supported over HTTP; use the WebSocket endpoint {where}")
+            reply = _not_found(call_id, "notifications not supported over HTTP; the WebSocket feed is not built yet")
         elif method.kind is Kind.DISABLED:
             message = f"the method {quoted(call.method)} is not enabled on {spec.name}"
             reply = jsonrpc.error_reply(call_id, jsonrpc.METHOD_NOT_ENABLED, message)

@@ -108,7 +108,7 @@ class Admission:
             key = presented_key(headers)
             if key is None:
                 raise missing_key()
-            caller = self._directory.find_now(key) or await self._directory.find(key)
+            caller = await self._directory.find(key)
             if caller is None:
                 raise invalid_key()
         except StorageError as error:

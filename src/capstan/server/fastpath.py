@@ -71,6 +71,7 @@ class FastPath:
         self._telemetry = telemetry
         self._access_log = access_log
         self._request_ids = request_ids
+        self._ok_series = telemetry.series("POST", _ROUTE, 200)
         # Networks by the target of the request and the key's mode, so that paths are not taken apart again.
         self._targets: dict[tuple[bytes, str], Network] = {}
 
@@ -96,6 +97,10 @@ class FastPath:
         decision = self._limiter.take_now(caller.account_id, limits, requests=requests, units=prepared.units)
         if decision is None:
             return self._answer_slowly(target, headers, body, client, keep_alive, started)
+        if decision.allowed:
+            reply = self._service.answer_now(caller, network, prepared)
+            if reply is not None:
+                return self._answered(reply, decision, caller, target, client, keep_alive, started, prepared.units)
         context = RequestContext(
             request_id=self._request_ids.next(),
             client=client,
@@ -108,10 +113,26 @@ class FastPath:
         )
         if not decision.allowed:
             return self._error(context, rate_limited(decision, limits, requests, prepared.units), keep_alive)
-        reply = self._service.answer_now(caller, network, prepared)
-        if reply is not None:
-            return self._success(context, reply, keep_alive)
         return self._finish(context, network, prepared, keep_alive)
+
+    def _answered(
+        self,
+        reply: bytes,
+        decision: Decision,
+        caller: Caller,
+        target: bytes,
+        client: str,
+        keep_alive: bool,
+        started: float,
+        units: int,
+    ) -> bytes:
+        """The response to a call that was answered from memory."""
+        request_id = self._request_ids.next_bytes()
+        seconds = self._clock.monotonic() - started
+        self._ok_series.add(seconds)
+        if self._access_log.enabled:
+            self._log(request_id.decode(), 200, len(reply), units, client, caller, _path(target), seconds)
+        return self._encoder.encode_json(reply, decision, request_id, keep_alive)
 
     def _known_caller(self, headers: Headers) -> Caller | None:
         """The caller, when the request carries nothing but a key that is in memory and in order."""
@@ -125,7 +146,7 @@ class FastPath:
                 return None
         if key is None:
             return None
-        caller = self._directory.find_now(key.decode("latin-1"))
+        caller = self._directory.find_now(key)
         return None if caller is None or caller.suspended else caller
 
     async def _finish(self, context: RequestContext, network: Network, prepared: Prepared, keep_alive: bool) -> bytes:
@@ -193,21 +214,42 @@ class FastPath:
         seconds = self._clock.monotonic() - context.started
         self._telemetry.request("POST", _ROUTE, context.status, seconds)
         if self._access_log.enabled:
-            caller = context.caller
-            self._access_log.add(
-                AccessLine(
-                    request_id=context.request_id,
-                    method="POST",
-                    path=context.path,
-                    status=context.status,
-                    milliseconds=round(seconds * 1000, 3),
-                    bytes=size,
-                    units=context.units,
-                    client=context.client,
-                    account=caller.account_id if caller else None,
-                    key=caller.key_id if caller else None,
-                )
+            self._log(
+                context.request_id,
+                context.status,
+                size,
+                context.units,
+                context.client,
+                context.caller,
+                context.path,
+                seconds,
             )
+
+    def _log(
+        self,
+        request_id: str,
+        status: int,
+        size: int,
+        units: int,
+        client: str,
+        caller: Caller | None,
+        path: str,
+        seconds: float,
+    ) -> None:
+        self._access_log.add(
+            AccessLine(
+                request_id=request_id,
+                method="POST",
+                path=path,
+                status=status,
+                milliseconds=round(seconds * 1000, 3),
+                bytes=size,
+                units=units,
+                client=client,
+                account=caller.account_id if caller else None,
+                key=caller.key_id if caller else None,
+            )
+        )
 
 
 def _decision(context: RequestContext) -> Decision:

@@ -9,6 +9,14 @@ from collections.abc import Callable, Iterable
 from capstan.limits.models import Decision
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
+_COMMON = (
+    b"content-length: %d\r\nx-ratelimit-limit: %d\r\nx-ratelimit-remaining: %d\r\nx-ratelimit-reset: %d\r\n"
+    b"x-request-id: %b\r\nx-content-type-options: nosniff\r\n"
+)
+_OPEN_END = b"\r\n"
+_CLOSE_END = b"connection: close\r\n\r\n"
+# One pattern for the most common answer of all.
+_JSON_200 = b"HTTP/1.1 200 OK\r\n%bcontent-type: application/json\r\n" + _COMMON + b"%b%b"
 
 
 class ResponseEncoder:
@@ -33,16 +41,33 @@ class ResponseEncoder:
         keep_alive: bool,
     ) -> bytes:
         """One response."""
+        own = "".join([f"{name.lower()}: {value}\r\n" for name, value in headers]).encode("latin-1")
+        common = _COMMON % (
+            len(body),
+            decision.limit,
+            decision.remaining,
+            decision.reset,
+            request_id.encode("latin-1"),
+        )
+        end = _OPEN_END if keep_alive else _CLOSE_END
+        return b"".join((_STATUS_LINES[status], self._encoded_defaults(), own, common, end, body))
+
+    def encode_json(self, body: bytes, decision: Decision, request_id: bytes, keep_alive: bool) -> bytes:
+        """A 200 response with JSON and no headers of its own."""
+        return _JSON_200 % (
+            self._encoded_defaults(),
+            len(body),
+            decision.limit,
+            decision.remaining,
+            decision.reset,
+            request_id,
+            _OPEN_END if keep_alive else _CLOSE_END,
+            body,
+        )
+
+    def _encoded_defaults(self) -> bytes:
         defaults = self._default_headers()
         if defaults is not self._seen:
             self._seen = defaults
             self._defaults = b"".join(b"%s: %s\r\n" % item for item in defaults)
-        own = "".join([f"{name}: {value}\r\n" for name, value in headers])
-        head = (
-            f"{own}content-length: {len(body)}\r\nx-ratelimit-limit: {decision.limit}\r\n"
-            f"x-ratelimit-remaining: {decision.remaining}\r\nx-ratelimit-reset: {decision.reset}\r\n"
-            f"x-request-id: {request_id}\r\nx-content-type-options: nosniff\r\n"
-        )
-        if not keep_alive:
-            head += "connection: close\r\n"
-        return b"".join((_STATUS_LINES[status], self._defaults, head.encode("latin-1"), b"\r\n", body))
+        return self._defaults

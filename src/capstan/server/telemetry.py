@@ -15,6 +15,29 @@ _BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 
 
+class Series:
+    """One line of the counts, held by whoever adds to it often."""
+
+    def __init__(
+        self,
+        counts: dict[tuple[str, str, int], int],
+        seconds: dict[str, float],
+        times: list[int],
+        key: tuple[str, str, int],
+    ) -> None:
+        self._counts = counts
+        self._seconds = seconds
+        self._times = times
+        self._key = key
+        self._route = key[1]
+
+    def add(self, seconds: float) -> None:
+        """Count one answered request."""
+        self._counts[self._key] = self._counts.get(self._key, 0) + 1
+        self._times[bisect_left(_BUCKETS, seconds)] += 1
+        self._seconds[self._route] += seconds
+
+
 class Telemetry(Collector):
     """Counts and times of requests."""
 
@@ -24,6 +47,12 @@ class Telemetry(Collector):
         self._times: dict[str, list[int]] = {}
         self._seconds: dict[str, float] = {}
         registry.register(self)
+
+    def series(self, method: str, route: str, status: int) -> "Series":
+        """Where requests of one kind are counted, for callers that count the same kind again and again."""
+        times = self._times.setdefault(route, [0] * (len(_BUCKETS) + 1))
+        self._seconds.setdefault(route, 0.0)
+        return Series(self._counts, self._seconds, times, (method, route, status))
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one answered request."""

@@ -1,0 +1,1 @@
+"""The servers that benchmarks compare Capstan with, each a program of its own."""
