@@ -1,8 +1,8 @@
 """How fast the gateway is, as ratios to the practical ceiling measured in the same run.
 
 Runs each server on one core and wrk on the other. Answers from memory are compared with a bare asyncio.Protocol that
-answers from memory; proxied calls, with params that never repeat, with a bare pass-through proxy. The key check, limits,
-units, usage and metrics are on; the access log is off. eRPC and nginx are run beside when they are on PATH.
+answers from memory; proxied calls, with params that never repeat, with a bare pass-through proxy. The key check,
+limits, units and metrics are on; the access log is off.
 
     python bench/rpc.py [--seconds 5]
 """
