@@ -125,7 +125,8 @@ def one_at_a_time(port: int, path: str, key: str, calls: int = 3000) -> float:
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for count in range(calls):
-            body = f'{{"jsonrpc":"2.0","id":{count},"method":"eth_getBalance","params":["0x{count + calls:040x}","latest"]}}'
+            address = f"0x{count + calls:040x}"
+            body = f'{{"jsonrpc":"2.0","id":{count},"method":"eth_getBalance","params":["{address}","latest"]}}'
             request = (
                 f"POST {path} HTTP/1.1\r\nHost: x\r\nX-API-Key: {key}\r\nContent-Type: application/json\r\n"
                 f"Content-Length: {len(body)}\r\n\r\n{body}"
@@ -167,9 +168,8 @@ def main() -> None:
         row("proxied: bare pass-through (baseline)", proxy, proxy, "req/s")
         row("proxied: capstan", load(url, OTHER_CALLS % key, seconds), proxy, "req/s")
         ours = one_at_a_time(port, "/v1/rpc/ethereum/sepolia", key)
-        print(
-            f"added latency at one connection, p50: capstan {ours - direct:.0f} µs, bare proxy {proxied - direct:.0f} µs"
-        )
+        bare = proxied - direct
+        print(f"added latency at one connection, p50: capstan {ours - direct:.0f} µs, bare proxy {bare:.0f} µs")
 
 
 if __name__ == "__main__":

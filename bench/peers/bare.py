@@ -120,12 +120,11 @@ class Pool:
 async def main() -> None:
     """Serve until killed."""
     port = int(sys.argv[1])
-    protocol = Bare
     if len(sys.argv) > 2:
         pool = Pool(int(sys.argv[2]))
         await pool.open(64)
-        protocol = type("Proxy", (Bare,), {"pool": pool})
-    server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", port)
+        Bare.pool = pool
+    server = await asyncio.get_running_loop().create_server(Bare, "127.0.0.1", port)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
