@@ -59,7 +59,7 @@ def test_defaults_alone_are_valid_and_serve_no_network() -> None:
     assert settings.storage.url == "sqlite"
     assert settings.redis.url == ""
     assert settings.access.poll_seconds == 0.25
-    assert settings.limits.anonymous_requests_per_second == 100
+    assert settings.limits.anonymous_requests_per_second == 1000
     assert settings.units.archive_factor == 10
     assert settings.units.archive_depth == 128
     assert settings.networks == {}
