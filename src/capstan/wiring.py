@@ -48,10 +48,19 @@ def network_specs(settings: Settings) -> list[NetworkSpec]:
                     timeout_seconds=upstream.timeout_seconds,
                     connect_timeout_seconds=upstream.connect_timeout_seconds,
                     max_response_bytes=upstream.max_response_bytes,
+                    weight=upstream.weight,
+                    tier=upstream.tier,
+                    archive=upstream.archive,
+                    methods_allow=upstream.methods_allow,
+                    methods_deny=upstream.methods_deny,
+                    requests_per_second=upstream.requests_per_second,
+                    connections=upstream.connections,
                 )
-                for upstream in sorted(network.upstreams, key=lambda item: item.tier)
+                for upstream in network.upstreams
             ),
             block_time_ms=network.block_time_ms,
+            finality_depth=network.finality_depth or None,
+            deadline_seconds=min(network.deadline_seconds, settings.server.request_timeout_seconds),
             eip1559=network.eip1559,
             method_groups=frozenset(network.extra_namespaces),
             dev_methods=settings.development and network.default_in_development,

@@ -7,14 +7,21 @@ against a real node.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from random import Random
 from types import TracebackType
 from typing import Any, TypeAlias
 
+import msgspec
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from capstan.chain.models import NetworkSpec, UpstreamSpec
+from capstan.chain.pool import UpstreamPool
+from capstan.chain.registry import ChainRegistry
+from capstan.chain.upstream import open_session
+from capstan.core.clock import ManualClock, SystemClock
 
 Answer: TypeAlias = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 
@@ -27,10 +34,24 @@ class FaultyNode:
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self.calls: list[dict[str, Any]] = []
+        self.open_requests = 0
         self._called = asyncio.Condition()
+        self._port = 0
+        self._server = self._make_server()
+
+    def _make_server(self) -> TestServer:
         application = web.Application(client_max_size=64 * 1024 * 1024)
         application.router.add_route("*", "/{tail:.*}", self._handle)
-        self._server = TestServer(application)
+        return TestServer(application, port=self._port or None)
+
+    async def stop(self) -> None:
+        """Go away: nobody listens any more, and what is open is cut."""
+        await self._server.close()
+
+    async def start_again(self) -> None:
+        """Come back at the same address."""
+        self._server = self._make_server()
+        await self._server.start_server(host="127.0.0.1")
 
     @property
     def url(self) -> str:
@@ -53,22 +74,73 @@ class FaultyNode:
         async with self._called:
             self.calls.append(call)
             self._called.notify_all()
-        return await self.answer(request, call)
+        self.open_requests += 1
+        try:
+            return await self.answer(request, call)
+        finally:
+            self.open_requests -= 1
 
     async def __aenter__(self) -> "FaultyNode":
         await self._server.start_server(host="127.0.0.1")
+        assert self._server.port
+        self._port = self._server.port
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._server.close()
+        await self.stop()
 
 
-def network_spec(*upstreams: UpstreamSpec, **changes: Any) -> NetworkSpec:
-    """An EVM network with these upstreams."""
+def network_spec(*upstreams: UpstreamSpec, in_order: bool = True, **changes: Any) -> NetworkSpec:
+    """An EVM network with these upstreams. `in_order` puts each into a tier of its own, so that the first comes first.
+
+    Without it they share the calls, and chance decides which one is asked.
+    """
+    if in_order:
+        upstreams = tuple(msgspec.structs.replace(spec, tier=place) for place, spec in enumerate(upstreams))
     defaults: dict[str, Any] = {"chain": "ethereum", "network": "devnet", "family": "evm", "block_time_ms": 1000}
     return NetworkSpec(**{**defaults, **changes}, upstreams=upstreams)
+
+
+class Setting:
+    """Faulty nodes behind one pool. The clock is the pool's, unless that runs in real time."""
+
+    def __init__(self, pool: UpstreamPool, nodes: list[FaultyNode], clock: ManualClock) -> None:
+        self.pool = pool
+        self.nodes = nodes
+        self.clock = clock
+
+    @property
+    def counts(self) -> list[int]:
+        return [len(node.calls) for node in self.nodes]
+
+
+@asynccontextmanager
+async def pool_of(
+    *answers: Answer,
+    timeout_seconds: float = 5.0,
+    real_time: bool = False,
+    in_order: bool = True,
+    upstream: dict[str, Any] | None = None,
+    **changes: Any,
+) -> AsyncIterator[Setting]:
+    """Upstreams that answer so, asked in this order unless told otherwise. `upstream` changes all their specs."""
+    clock = ManualClock()
+    registry = ChainRegistry(open_session(), SystemClock() if real_time else clock, random=Random(7))
+    nodes = [FaultyNode(answer) for answer in answers]
+    try:
+        for node in nodes:
+            await node.__aenter__()
+        common = {"timeout_seconds": timeout_seconds, "hedge": False, **(upstream or {})}
+        specs = [node.spec(f"node-{place}", **common) for place, node in enumerate(nodes)]
+        registry.replace([network_spec(*specs, in_order=in_order, **changes)])
+        async with asyncio.timeout(20):
+            yield Setting(registry.get("ethereum", "devnet").pool, nodes, clock)
+    finally:
+        await registry.close()
+        for node in nodes:
+            await node.__aexit__(None, None, None)
 
 
 def results(result: Any) -> Answer:
@@ -109,6 +181,16 @@ def text(body: str | bytes, *, status: int = 200, content_type: str = "applicati
         return web.Response(body=data, status=status, content_type=content_type)
 
     return answer
+
+
+def held(gate: asyncio.Event, answer: Answer) -> Answer:
+    """Answers so, once the gate is open."""
+
+    async def waits(request: web.Request, call: dict[str, Any]) -> web.StreamResponse:
+        await asyncio.wait_for(gate.wait(), STALL_SECONDS)
+        return await answer(request, call)
+
+    return waits
 
 
 async def stalls(_: web.Request, __: dict[str, Any]) -> web.StreamResponse:

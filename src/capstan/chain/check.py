@@ -10,9 +10,10 @@ from typing import TypeVar
 import aiohttp
 import msgspec
 
+from capstan.chain.clients import client_for
 from capstan.chain.errors import ChainError
 from capstan.chain.models import NetworkSpec, UpstreamSpec
-from capstan.chain.upstream import Upstream
+from capstan.chain.upstream import UpstreamClient
 
 T = TypeVar("T")
 
@@ -52,7 +53,7 @@ async def check_upstreams(
 async def _check(
     spec: NetworkSpec, upstream: UpstreamSpec, session: aiohttp.ClientSession, chain_id: int | None, genesis: str
 ) -> UpstreamCheck:
-    client = Upstream(upstream, spec.family, session)
+    client = client_for(upstream, spec.family, session)
     head_time: int | None
     try:
         if spec.family == "evm":
@@ -61,6 +62,8 @@ async def _check(
             head, head_time, problem = await _check_solana(client, genesis)
     except (ChainError, ValueError, msgspec.DecodeError) as error:
         return UpstreamCheck(spec.name, upstream.name, None, None, f"did not answer as a node should: {error}")
+    finally:
+        await client.close()
     return UpstreamCheck(spec.name, upstream.name, head, head_time, problem)
 
 
@@ -69,7 +72,7 @@ class _Head(msgspec.Struct):
     timestamp: str
 
 
-async def _check_evm(client: Upstream, chain_id: int | None) -> tuple[int, int, str]:
+async def _check_evm(client: UpstreamClient, chain_id: int | None) -> tuple[int, int, str]:
     found = int(await _ask(client, "eth_chainId", b"[]", str), 16)
     latest = await _ask(client, "eth_getBlockByNumber", b'["latest",false]', _Head)
     head, head_time = int(latest.number, 16), int(latest.timestamp, 16)
@@ -78,7 +81,7 @@ async def _check_evm(client: Upstream, chain_id: int | None) -> tuple[int, int, 
     return head, head_time, ""
 
 
-async def _check_solana(client: Upstream, genesis: str) -> tuple[int, None, str]:
+async def _check_solana(client: UpstreamClient, genesis: str) -> tuple[int, None, str]:
     found = await _ask(client, "getGenesisHash", b"[]", str)
     head = await _ask(client, "getSlot", b"[]", int)
     if genesis and found != genesis:
@@ -86,5 +89,5 @@ async def _check_solana(client: Upstream, genesis: str) -> tuple[int, None, str]
     return head, None, ""
 
 
-async def _ask(client: Upstream, method: str, params: bytes, kind: type[T]) -> T:
+async def _ask(client: UpstreamClient, method: str, params: bytes, kind: type[T]) -> T:
     return msgspec.json.decode(await client.call(method, params, timeout=_SECONDS), type=kind)

@@ -6,7 +6,8 @@
      │   ├─ UpstreamRefused       turned away: 401, 403, 429, a provider's own limit; the call was not executed
      │   ├─ UpstreamDisconnected  the connection ended before the answer was complete
      │   ├─ UpstreamTimeoutError  no complete answer in time
-     │   └─ UpstreamBadReply      an answer that is not a JSON-RPC reply to our call, or too large
+     │   └─ UpstreamBadReply      an answer that is not a JSON-RPC reply to our call
+     │       └─ ReplyTooLarge     an answer beyond our bound: the doing of the call, not of the upstream
      └─ NodeError                 the node answered with an error: that is the answer
          └─ NodeUnable            an error of this node rather than of the call; another node may do better
     core.errors.UpstreamError
@@ -40,10 +41,11 @@ class ChainError(Exception):
 
 
 class UpstreamFailure(ChainError):
-    """The upstream did not do its job. Counts against its health."""
+    """The upstream did not do its job. Counts against its health, unless `blames_upstream` is False."""
 
     may_retry_elsewhere = True
     maybe_delivered = True
+    blames_upstream: ClassVar[bool] = True
 
     def __init__(self, upstream: str, reason: str) -> None:
         super().__init__(f"{upstream}: {reason}")
@@ -75,6 +77,12 @@ class UpstreamBadReply(UpstreamFailure):
     """The answer cannot be used."""
 
 
+class ReplyTooLarge(UpstreamBadReply):
+    """The answer is larger than we accept. A caller can ask for that, and must not drive upstreams out that way."""
+
+    blames_upstream = False
+
+
 class NodeError(ChainError):
     """The node's own error, final. `raw` is its error object as it came, to be passed on unchanged."""
 
@@ -102,6 +110,23 @@ class EveryUpstreamFailed(errors.UpstreamError):
 
 class DeadlinePassed(errors.UpstreamTimeout):
     """The deadline of the call passed before any upstream answered."""
+
+
+_OUTCOMES: tuple[tuple[type[ChainError], str], ...] = (
+    (NodeUnable, "unable"),
+    (NodeError, "node_error"),
+    (UpstreamUnreachable, "unreachable"),
+    (UpstreamRefused, "refused"),
+    (UpstreamDisconnected, "disconnected"),
+    (UpstreamTimeoutError, "timeout"),
+    (ReplyTooLarge, "too_large"),
+    (UpstreamBadReply, "bad_reply"),
+)
+
+
+def outcome_of(error: ChainError) -> str:
+    """A word for what happened, for metrics and explanations."""
+    return next((word for kind, word in _OUTCOMES if isinstance(error, kind)), "failed")
 
 
 # The answers of nodes, by their text. All are compared in lower case.
@@ -157,6 +182,8 @@ _SOLANA_UNABLE_CODES = frozenset(
 _ALREADY_KNOWN = re.compile(
     r"already known|already imported|known transaction|already in (?:the )?(?:mem)?pool|alreadyknown"
 )
+# Solana, in the preflight of sendTransaction: the cluster has executed this very transaction.
+_ALREADY_PROCESSED = re.compile(r"already been processed|alreadyprocessed")
 _NONCE_USED = re.compile(r"nonce too low|nonce is too low|nonce too small|oldnonce|nonce .{0,40}already been used")
 
 
@@ -207,3 +234,8 @@ def is_already_known(error: NodeError) -> bool:
 def is_nonce_used(error: NodeError) -> bool:
     """Whether the node says that a transaction with the nonce is on the chain already."""
     return _NONCE_USED.search(error.message.lower()) is not None
+
+
+def is_already_processed(error: NodeError) -> bool:
+    """Whether a Solana node says that the very transaction that was sent is on the chain."""
+    return _ALREADY_PROCESSED.search(error.message.lower()) is not None

@@ -1,63 +1,101 @@
-"""The latest block number of each network, kept fresh enough for pricing and freshness checks.
+"""The heads of all networks: one tracker for each.
 
-Asked by the RPC gateway (is this read an archive read?) and by the gas prices (is there a newer block?). The answer is
-given at once from memory; when it is older than a block time, one call in the background renews it. To be replaced by
-the follower's stream of heads: then nothing is asked of a node here.
+Made by the composition root. Asked on the hot path by the RPC gateway (is this read an archive read?) and by the gas
+prices (is there a newer block?): an answer comes at once, from memory. `sync` follows the configuration; without it, a
+tracker starts when its network is first asked about. It must not talk to upstreams itself.
 """
 
 import asyncio
+from collections.abc import Iterable
 
-import structlog
+from prometheus_client import CollectorRegistry
 
-from capstan.chain.errors import ChainError
+from capstan.chain.head_metrics import HeadMetrics
+from capstan.chain.head_source import HeadOptions
 from capstan.chain.registry import Network
+from capstan.chain.tracker import HeadTracker
 from capstan.core.clock import Clock
-from capstan.core.errors import ApiError
-from capstan.core.hexes import parse_quantity
-
-log = structlog.get_logger(__name__)
-
-# Fast chains make several blocks a second; asking that often gains nothing here.
-_LEAST_AGE_SECONDS = 1.0
-_METHODS = {"evm": "eth_blockNumber", "solana": "getSlot"}
 
 
 class LatestHeads:
-    """Block numbers (slots on Solana) by network, renewed on demand. `renew` fills one in ahead of need."""
+    """Head trackers by network. All methods must be called with the event loop running."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(
+        self, clock: Clock, *, options: HeadOptions | None = None, registry: CollectorRegistry | None = None
+    ) -> None:
         self._clock = clock
-        self._heads: dict[str, tuple[int, float]] = {}
-        self._renewals: dict[str, asyncio.Task[None]] = {}
+        self._options = options or HeadOptions()
+        self._metrics = HeadMetrics(registry)
+        self._trackers: dict[str, HeadTracker] = {}
+        self._networks: dict[str, Network] = {}
+        self._synced = False
+        self._closed = False
+        self._ending: set[asyncio.Task[None]] = set()
 
     def head(self, network: Network) -> int | None:
-        """The latest block known, or None before the first answer. Must be called with the event loop running."""
-        number, renewed_at = self._heads.get(network.name, (None, 0.0))
-        age = self._clock.monotonic() - renewed_at
-        if number is None or age >= max(_LEAST_AGE_SECONDS, network.spec.block_time_ms / 1000):
-            self._renew_soon(network)
-        return number
+        """The announced block (slot on Solana), or None before the first answer."""
+        tracker = self._trackers.get(network.name)
+        if tracker is None or self._networks[network.name] is not network:
+            tracker = self._adopt(network, tracker)
+            if tracker is None:
+                return None
+        tracker.touch()
+        return tracker.number
+
+    def tracker(self, name: str) -> HeadTracker:
+        """The tracker of the network `chain/network`. Raises `KeyError` when that is not followed."""
+        return self._trackers[name]
+
+    def sync(self, networks: Iterable[Network]) -> None:
+        """Follow exactly these networks from now on. To be called after every change of the configuration."""
+        if self._closed:
+            return
+        self._synced = True
+        wanted = {network.name: network for network in networks}
+        for name in [name for name in self._trackers if name not in wanted]:
+            self._drop(name)
+        for network in wanted.values():
+            self._follow(network)
 
     async def renew(self, network: Network) -> None:
-        """Ask now. On failure the number known before stays."""
-        try:
-            answer = await network.pool.request(_METHODS[network.spec.family], [])
-            number = answer if isinstance(answer, int) else parse_quantity(answer, lenient=True)
-        except (ChainError, ApiError, ValueError) as error:
-            log.debug("head.not_renewed", network=network.name, error=type(error).__name__)
-            return
-        self._heads[network.name] = (number, self._clock.monotonic())
+        """Ask every upstream of the network now. On failure the head known before stays."""
+        self.head(network)
+        tracker = self._trackers.get(network.name)
+        if tracker is not None:
+            await tracker.poll()
 
     async def close(self) -> None:
-        """Stop the calls under way."""
-        tasks = tuple(self._renewals.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Stop all trackers."""
+        self._closed = True
+        for name in list(self._trackers):
+            self._drop(name)
+        await asyncio.gather(*self._ending, return_exceptions=True)
 
-    def _renew_soon(self, network: Network) -> None:
-        if network.name in self._renewals:
-            return
-        task = asyncio.create_task(self.renew(network), name=f"head of {network.name}")
-        self._renewals[network.name] = task
-        task.add_done_callback(lambda _: self._renewals.pop(network.name, None))
+    def _adopt(self, network: Network, tracker: HeadTracker | None) -> HeadTracker | None:
+        """The tracker for a network that is new here, or that has been configured anew."""
+        if self._closed or self._synced:
+            # `sync` alone decides then: a call that began before a reload must not bring the old upstreams back.
+            return tracker
+        return self._follow(network)
+
+    def _follow(self, network: Network) -> HeadTracker:
+        tracker = self._trackers.get(network.name)
+        if tracker is not None and tracker.spec.family != network.spec.family:
+            self._drop(network.name)
+            tracker = None
+        if tracker is None:
+            tracker = HeadTracker(
+                network.spec, network.pool.members, self._clock, options=self._options, metrics=self._metrics
+            )
+            tracker.start()
+            self._trackers[network.name] = tracker
+        elif self._networks[network.name] is not network:
+            tracker.update(network.spec, network.pool.members)
+        self._networks[network.name] = network
+        return tracker
+
+    def _drop(self, name: str) -> None:
+        self._networks.pop(name, None)
+        for task in self._trackers.pop(name).stop_soon():
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)

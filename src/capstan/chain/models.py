@@ -27,9 +27,36 @@ class UpstreamSpec(msgspec.Struct, frozen=True):
     max_response_bytes: int = 32 * MEBIBYTE
     # Ask for compressed answers: worth it over the internet, a loss on the same machine.
     gzip: bool = True
+    # Share of the calls relative to the other upstreams of its tier that are about as good.
+    weight: int = 1
+    # Tier 0 is used first, tier 1 when nothing of tier 0 is healthy, and so on.
+    tier: int = 0
+    # Whether the node has the state of old blocks.
+    archive: bool = True
+    # Methods the node is used for, and not used for; a trailing * stands for the rest of the name. Nothing allowed
+    # means that everything is.
+    methods_allow: tuple[str, ...] = ()
+    methods_deny: tuple[str, ...] = ()
+    # The most calls in any second; 0 is unlimited.
+    requests_per_second: int = 0
+    # The most calls under way at once, each on a connection of its own.
+    connections: int = 64
+    # Whether a read that takes unusually long here may be asked of another upstream as well.
+    hedge: bool = True
 
     def __repr__(self) -> str:
         return f"UpstreamSpec(name={self.name!r})"
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One call to one upstream, for those who ask how an answer came about."""
+
+    upstream: str
+    # "ok", "node_error", or the way it failed: see `capstan.chain.errors.outcome_of`.
+    outcome: str
+    milliseconds: float
+    # Whether it was made because the upstream asked first took unusually long.
+    hedge: bool = False
 
 
 class NetworkSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,8 +67,12 @@ class NetworkSpec(msgspec.Struct, frozen=True, kw_only=True):
     family: Family
     upstreams: tuple[UpstreamSpec, ...]
     block_time_ms: int
+    # After how many blocks a block counts as final where nodes do not say; None: never.
+    finality_depth: int | None = None
     # A call may use several upstreams; together they take no longer than this.
     deadline_seconds: float = 20.0
+    # To how many upstreams a signed transaction is given at once.
+    broadcast: int = 3
     # Whether blocks have a base fee (EIP-1559).
     eip1559: bool = True
     # Method groups that are refused unless named here.

@@ -5,17 +5,24 @@ configuration is loaded again. A call that is under way keeps the pool it began 
 upstreams whose configuration stays the same keep their health.
 """
 
-from collections.abc import Collection, Iterable
+import math
+from collections.abc import Collection, Iterable, Sequence
+from random import Random
 
 import aiohttp
 import msgspec
+from prometheus_client import CollectorRegistry
 
-from capstan.chain.models import NetworkSpec
+from capstan.chain.clients import client_for
+from capstan.chain.metrics import UpstreamCollector
+from capstan.chain.models import NetworkSpec, UpstreamSpec
 from capstan.chain.pool import PooledUpstream, UpstreamPool
-from capstan.chain.upstream import Upstream
 from capstan.core.clock import Clock
 from capstan.core.errors import NotFound
 from capstan.core.redact import quoted
+
+_LAG_BLOCKS = 3
+_LAG_SECONDS = 4.0
 
 
 class Network(msgspec.Struct, frozen=True):
@@ -33,11 +40,21 @@ class Network(msgspec.Struct, frozen=True):
 class ChainRegistry:
     """Networks by chain and name. Owns the HTTP session of all upstreams."""
 
-    def __init__(self, session: aiohttp.ClientSession, clock: Clock) -> None:
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        clock: Clock,
+        *,
+        random: Random | None = None,
+        metrics: CollectorRegistry | None = None,
+    ) -> None:
         self._session = session
         self._clock = clock
+        self._random = random or Random()
         self._networks: dict[tuple[str, str], Network] = {}
         self._known: frozenset[tuple[str, str]] = frozenset()
+        if metrics is not None:
+            metrics.register(UpstreamCollector(lambda: [network.pool for network in self.networks()]))
 
     def replace(self, specs: Iterable[NetworkSpec], *, known: Collection[tuple[str, str]] = ()) -> None:
         """Serve exactly these networks from now on. `known` are all of the catalogue, served or not.
@@ -50,8 +67,12 @@ class ChainRegistry:
             if key in networks:
                 raise ValueError(f"network {spec.name} is configured twice")
             networks[key] = Network(spec, self._pool_for(spec))
+        kept = {member for network in networks.values() for member in network.pool.members}
+        dropped = [member for network in self.networks() for member in network.pool.members if member not in kept]
         self._networks = networks
         self._known = frozenset(known)
+        for member in dropped:
+            member.upstream.retire()
 
     def get(self, chain: str, network: str) -> Network:
         """The network, or the 404 that names what is missing."""
@@ -75,6 +96,10 @@ class ChainRegistry:
 
     async def close(self) -> None:
         """Close all connections. Calls still under way fail as unreachable."""
+        for network in self._networks.values():
+            await network.pool.close()
+            for member in network.pool.members:
+                await member.upstream.close()
         await self._session.close()
 
     def _pool_for(self, spec: NetworkSpec) -> UpstreamPool:
@@ -83,7 +108,37 @@ class ChainRegistry:
         previous = self._networks.get((spec.chain, spec.network))
         kept = {member.upstream.spec: member for member in previous.pool.members} if previous else {}
         members = []
-        for upstream in spec.upstreams:
+        for upstream in _distinct(spec.upstreams):
             member = kept.get(upstream) if previous and previous.spec.family == spec.family else None
-            members.append(member or PooledUpstream(Upstream(upstream, spec.family, self._session), self._clock))
-        return UpstreamPool(spec.name, members, deadline_seconds=spec.deadline_seconds, clock=self._clock)
+            members.append(member or self._member(upstream, spec))
+        return UpstreamPool(
+            spec.name,
+            members,
+            deadline_seconds=spec.deadline_seconds,
+            clock=self._clock,
+            max_lag=_max_lag(spec),
+            broadcast=spec.broadcast,
+            random=self._random,
+        )
+
+    def _member(self, upstream: UpstreamSpec, spec: NetworkSpec) -> PooledUpstream:
+        client = client_for(upstream, spec.family, self._session)
+        return PooledUpstream(client, self._clock, network=spec.name, random=self._random)
+
+
+def _max_lag(spec: NetworkSpec) -> int:
+    """The blocks an upstream may be behind the others: a few, or on a fast chain those of a few seconds."""
+    return max(_LAG_BLOCKS, math.ceil(_LAG_SECONDS * 1000 / max(1, spec.block_time_ms)))
+
+
+def _distinct(specs: Sequence[UpstreamSpec]) -> list[UpstreamSpec]:
+    """The same, with a number added to names that occur more than once: metrics and explanations go by name."""
+    seen: set[str] = set()
+    result = []
+    for spec in specs:
+        name, number = spec.name, 2
+        while name in seen:
+            name, number = f"{spec.name}-{number}", number + 1
+        seen.add(name)
+        result.append(spec if name == spec.name else msgspec.structs.replace(spec, name=name))
+    return result

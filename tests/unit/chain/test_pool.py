@@ -1,76 +1,31 @@
 """Several upstreams as one: order, failover, health, and what is repeated."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
 import pytest
 from aiohttp import web
-from eth_account import Account
 
 from capstan.chain.errors import DeadlinePassed, EveryUpstreamFailed, NodeError, NodeUnable
-from capstan.chain.health import FAILURES_BEFORE_REST
-from capstan.chain.pool import Repeat, UpstreamPool
-from capstan.chain.registry import ChainRegistry
-from capstan.chain.upstream import open_session
-from capstan.core.clock import ManualClock, SystemClock
+from capstan.chain.health import FAILURES_BEFORE_OPENING
+from capstan.chain.models import Attempt
+from capstan.chain.pool import Repeat
 from tests.support.faulty_node import (
     Answer,
-    FaultyNode,
-    by_method,
+    Setting,
     errors,
-    network_spec,
+    held,
+    pool_of,
     resets,
     results,
     stalls,
     text,
 )
 
-SIGNED = Account.sign_transaction(
-    {"nonce": 0, "to": "0x" + "22" * 20, "value": 1, "gas": 21_000, "gasPrice": 1, "chainId": 31337}, "0x" + "11" * 32
-)
-SEND = "eth_sendRawTransaction"
-SEND_PARAMS = msgspec.json.encode(["0x" + SIGNED.raw_transaction.hex()])
-HASH = msgspec.json.encode("0x" + SIGNED.hash.hex())
 BROKEN = text("<html>")
 
 
-class Setting:
-    """Faulty nodes behind one pool."""
-
-    def __init__(self, pool: UpstreamPool, nodes: list[FaultyNode], clock: ManualClock) -> None:
-        self.pool = pool
-        self.nodes = nodes
-        self.clock = clock
-
-    @property
-    def counts(self) -> list[int]:
-        return [len(node.calls) for node in self.nodes]
-
-
-@asynccontextmanager
-async def pool_of(
-    *answers: Answer, timeout_seconds: float = 5.0, real_time: bool = False, **changes: Any
-) -> AsyncIterator[Setting]:
-    clock = ManualClock()
-    registry = ChainRegistry(open_session(), SystemClock() if real_time else clock)
-    nodes = [FaultyNode(answer) for answer in answers]
-    try:
-        for node in nodes:
-            await node.__aenter__()
-        specs = [node.spec(f"node-{place}", timeout_seconds=timeout_seconds) for place, node in enumerate(nodes)]
-        registry.replace([network_spec(*specs, **changes)])
-        async with asyncio.timeout(20):
-            yield Setting(registry.get("ethereum", "devnet").pool, nodes, clock)
-    finally:
-        await registry.close()
-        for node in nodes:
-            await node.__aexit__(None, None, None)
-
-
-async def test_the_first_upstream_is_preferred() -> None:
+async def test_the_lowest_tier_is_preferred() -> None:
     async with pool_of(results("0x1"), results("0x2")) as setting:
         assert await setting.pool.request("m", []) == "0x1"
         assert setting.counts == [1, 0]
@@ -156,7 +111,7 @@ async def test_a_failing_upstream_is_left_alone_until_its_rest_is_over() -> None
     async with pool_of(BROKEN, results("0x2")) as setting:
         for _ in range(10):
             assert await setting.pool.request("m", []) == "0x2"
-        assert setting.counts == [FAILURES_BEFORE_REST, 10]
+        assert setting.counts == [FAILURES_BEFORE_OPENING, 10]
         setting.nodes[0].answer = results("0x1")
         assert await setting.pool.request("m", []) == "0x2"
         setting.clock.advance(1.0)
@@ -172,7 +127,7 @@ async def test_after_a_rest_only_one_call_tries_the_upstream() -> None:
         return await results("0x1")(request, call)
 
     async with pool_of(BROKEN, results("0x2")) as setting:
-        for _ in range(FAILURES_BEFORE_REST):
+        for _ in range(FAILURES_BEFORE_OPENING):
             await setting.pool.request("m", [])
         setting.nodes[0].answer = waits
         setting.nodes[0].calls.clear()
@@ -187,7 +142,7 @@ async def test_after_a_rest_only_one_call_tries_the_upstream() -> None:
 
 async def test_upstreams_at_rest_are_still_asked_when_all_others_fail() -> None:
     async with pool_of(BROKEN, BROKEN) as setting:
-        for _ in range(FAILURES_BEFORE_REST):
+        for _ in range(FAILURES_BEFORE_OPENING):
             with pytest.raises(EveryUpstreamFailed):
                 await setting.pool.request("m", [])
         setting.nodes[1].answer = results("0x2")
@@ -196,10 +151,10 @@ async def test_upstreams_at_rest_are_still_asked_when_all_others_fail() -> None:
 
 async def test_errors_of_the_node_do_not_count_against_its_health() -> None:
     async with pool_of(errors(3, "execution reverted"), results("0x2")) as setting:
-        for _ in range(FAILURES_BEFORE_REST * 2):
+        for _ in range(FAILURES_BEFORE_OPENING * 2):
             with pytest.raises(NodeError):
                 await setting.pool.request("m", [])
-        assert setting.counts == [FAILURES_BEFORE_REST * 2, 0]
+        assert setting.counts == [FAILURES_BEFORE_OPENING * 2, 0]
 
 
 async def test_a_result_of_another_type_is_an_upstream_failure() -> None:
@@ -208,73 +163,137 @@ async def test_a_result_of_another_type_is_an_upstream_failure() -> None:
             await setting.pool.request_as(str, "m", [])
 
 
-# --- what changes something
+# --- what changes something and cannot be repeated
 
 
-async def submit(setting: Setting, method: str = SEND, repeat: Repeat = Repeat.ELSEWHERE) -> bytes:
-    return bytes(await setting.pool.call(method, SEND_PARAMS, repeat=repeat))
-
-
-async def test_a_lost_answer_to_a_transaction_goes_to_another_upstream_only() -> None:
-    async with pool_of(resets, results("0xabc")) as setting:
-        assert await submit(setting) == b'"0xabc"'
-        assert setting.counts == [1, 1]
-
-
-async def test_already_known_after_a_lost_answer_is_success_with_the_hash() -> None:
-    async with pool_of(resets, errors(-32000, "already known")) as setting:
-        assert await submit(setting) == HASH
-
-
-async def test_a_used_nonce_after_a_lost_answer_is_success_if_the_transaction_is_there() -> None:
-    used = {"error": {"code": -32000, "message": "nonce too low"}}
-    async with pool_of(resets, by_method({SEND: used, "eth_getTransactionByHash": {"hash": "0x1"}})) as setting:
-        assert await submit(setting) == HASH
-        assert setting.nodes[1].calls[1]["params"] == [msgspec.json.decode(HASH)]
-
-
-async def test_a_nonce_used_by_another_transaction_stays_an_error() -> None:
-    used = {"error": {"code": -32000, "message": "nonce too low"}}
-    async with pool_of(resets, by_method({SEND: used, "eth_getTransactionByHash": None})) as setting:
-        with pytest.raises(NodeError, match="nonce too low"):
-            await submit(setting)
-
-
-async def test_already_known_without_a_lost_answer_is_the_nodes_error() -> None:
-    async with pool_of(errors(-32000, "already known"), results("0xabc")) as setting:
-        with pytest.raises(NodeError, match="already known"):
-            await submit(setting)
-    # The first upstream refused before executing, so nothing was lost.
-    async with pool_of(errors(-32000, "x", status=429), errors(-32000, "already known")) as setting:
-        with pytest.raises(NodeError, match="already known"):
-            await submit(setting)
-
-
-async def test_a_lost_answer_without_another_upstream_is_reported_with_caution() -> None:
-    async with pool_of(resets) as setting:
-        with pytest.raises(EveryUpstreamFailed, match="may have taken effect"):
-            await submit(setting)
-        assert setting.counts == [1]
-    async with pool_of(stalls, timeout_seconds=0.1) as setting:
-        with pytest.raises(DeadlinePassed, match="may have taken effect"):
-            await submit(setting)
-
-
-async def test_a_transaction_that_was_not_delivered_is_reported_without_caution() -> None:
-    async with pool_of(errors(-32000, "x", status=429)) as setting:
-        with pytest.raises(EveryUpstreamFailed) as caught:
-            await submit(setting)
-    assert "may have taken effect" not in caught.value.message
+async def act(setting: Setting) -> bytes:
+    return bytes(await setting.pool.call("requestAirdrop", b"[]", repeat=Repeat.NEVER))
 
 
 @pytest.mark.parametrize("failure", [resets, BROKEN, errors(-32603, "Internal error")])
 async def test_an_action_is_never_repeated_once_it_may_have_been_executed(failure: Answer) -> None:
     async with pool_of(failure, results("0x1")) as setting:
         with pytest.raises((EveryUpstreamFailed, NodeError)):
-            await submit(setting, "requestAirdrop", Repeat.NEVER)
+            await act(setting)
         assert setting.counts == [1, 0]
 
 
 async def test_an_action_that_was_refused_goes_to_the_next_upstream() -> None:
     async with pool_of(errors(-32000, "x", status=429), results("0x1")) as setting:
-        assert await submit(setting, "requestAirdrop", Repeat.NEVER) == b'"0x1"'
+        assert await act(setting) == b'"0x1"'
+
+
+# --- choice, budgets and explanations
+
+
+async def test_upstreams_of_one_tier_share_the_calls() -> None:
+    async with pool_of(results("0x1"), results("0x2"), results("0x3"), in_order=False) as setting:
+        for _ in range(60):
+            await setting.pool.request("m", [])
+        assert min(setting.counts) >= 10
+        assert sum(setting.counts) == 60
+
+
+async def test_an_unreachable_upstream_is_left_at_once() -> None:
+    async with pool_of(results("0x1"), results("0x2")) as setting:
+        await setting.nodes[0].__aexit__(None, None, None)
+        attempts: list[Attempt] = []
+        for _ in range(5):
+            assert bytes(await setting.pool.call("m", b"[]", attempts=attempts)) == b'"0x2"'
+        assert [(attempt.upstream, attempt.outcome) for attempt in attempts] == [
+            ("node-0", "unreachable"),
+            *[("node-1", "ok")] * 5,
+        ]
+
+
+async def test_methods_go_only_to_upstreams_that_take_them() -> None:
+    async with pool_of(results("0x1"), upstream={"methods_deny": ("debug_*",)}) as setting:
+        assert await setting.pool.request("eth_call", []) == "0x1"
+        with pytest.raises(EveryUpstreamFailed, match="No upstream of ethereum/devnet is configured to take debug_x"):
+            await setting.pool.request("debug_x", [])
+        assert setting.counts == [1]
+
+
+async def test_a_call_over_the_budget_goes_to_another_upstream() -> None:
+    async with pool_of(results("0x1"), results("0x2"), upstream={"requests_per_second": 3}) as setting:
+        assert [await setting.pool.request("m", []) for _ in range(6)] == ["0x1"] * 3 + ["0x2"] * 3
+        setting.clock.advance(1.0)
+        assert await setting.pool.request("m", []) == "0x1"
+
+
+async def test_a_call_waits_briefly_when_every_budget_is_spent() -> None:
+    async with pool_of(results("0x1"), real_time=True, upstream={"requests_per_second": 5}) as setting:
+        started = asyncio.get_running_loop().time()
+        for _ in range(6):
+            assert await setting.pool.request("m", []) == "0x1"
+        assert 0.9 < asyncio.get_running_loop().time() - started < 5
+
+
+async def test_a_call_that_would_wait_too_long_for_a_budget_fails_and_says_why() -> None:
+    async with pool_of(results("0x1"), upstream={"requests_per_second": 1}) as setting:
+        await setting.pool.request("m", [])
+        with pytest.raises(EveryUpstreamFailed, match="has reached its requests per second"):
+            await setting.pool.call("m", b"[]", timeout=0.5)
+        assert setting.counts == [1]
+
+
+async def test_a_block_that_is_needed_goes_to_an_upstream_that_has_it() -> None:
+    async with pool_of(results("0x1"), results("0x2")) as setting:
+        for member, head in zip(setting.pool.members, (99, 100), strict=True):
+            member.note_head(head)
+        assert bytes(await setting.pool.call("m", b"[]", needs_block=99)) == b'"0x1"'
+        assert bytes(await setting.pool.call("m", b"[]", needs_block=100)) == b'"0x2"'
+        # When nobody has it, the one that is tried may have learnt of it meanwhile.
+        assert bytes(await setting.pool.call("m", b"[]", needs_block=101)) == b'"0x1"'
+
+
+async def test_a_lagging_upstream_comes_last() -> None:
+    async with pool_of(results("0x1"), results("0x2")) as setting:
+        for member, head in zip(setting.pool.members, (10, 100), strict=True):
+            member.note_head(head)
+        assert await setting.pool.request("m", []) == "0x2"
+        assert [(row.upstream, row.standing, row.lag) for row in setting.pool.explain("m")] == [
+            ("node-1", "ready", 0),
+            ("node-0", "lagging", 90),
+        ]
+        setting.pool.members[0].note_head(100)
+        assert await setting.pool.request("m", []) == "0x1"
+
+
+async def test_a_node_that_cannot_do_what_others_can_becomes_a_worse_choice() -> None:
+    broken, good = errors(-32603, "Internal error"), results("0x2")
+    async with pool_of(broken, good, in_order=False) as setting:
+        for _ in range(40):
+            assert await setting.pool.request("m", []) == "0x2"
+        assert setting.counts[0] <= 6
+
+
+async def test_an_answer_that_is_too_large_is_no_fault_of_the_upstream() -> None:
+    async with pool_of(results("0x" + "00" * 2_000), upstream={"max_response_bytes": 1_000}) as setting:
+        for _ in range(FAILURES_BEFORE_OPENING * 2):
+            with pytest.raises(EveryUpstreamFailed):
+                await setting.pool.request("m", [])
+        assert setting.pool.members[0].in_rotation
+
+
+async def test_an_upstream_that_goes_silent_is_avoided_before_its_calls_time_out() -> None:
+    gate = asyncio.Event()
+    async with pool_of(held(gate, results("0x1")), results("0x2"), timeout_seconds=60) as setting:
+        stuck = asyncio.create_task(setting.pool.request("m", []))
+        await setting.nodes[0].wait_for_calls(1)
+        setting.clock.advance(1.5)
+        assert await setting.pool.request("m", []) == "0x2"
+        gate.set()
+        assert await stuck == "0x1"
+        assert await setting.pool.request("m", []) == "0x1"
+
+
+async def test_a_cancelled_call_is_not_held_against_the_upstream() -> None:
+    async with pool_of(stalls, timeout_seconds=60) as setting:
+        for count in range(1, FAILURES_BEFORE_OPENING + 2):
+            call = asyncio.create_task(setting.pool.request("m", []))
+            await setting.nodes[0].wait_for_calls(count)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+        assert setting.pool.members[0].in_rotation
+        assert setting.pool.members[0].in_flight == 0

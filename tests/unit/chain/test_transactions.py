@@ -1,14 +1,22 @@
 """The hash of a signed transaction."""
 
+import base64
 from typing import Any
 
+import msgspec
 import pytest
 import rlp  # type: ignore[import-untyped]  # the package has no types
 from eth_account import Account
 from hypothesis import given
 from hypothesis import strategies as st
+from solders.hash import Hash
+from solders.keypair import Keypair
+from solders.message import Message
+from solders.signature import Signature
+from solders.system_program import TransferParams, transfer
+from solders.transaction import Transaction
 
-from capstan.chain.transactions import transaction_hash
+from capstan.chain.transactions import solana_transaction_id, transaction_hash
 from capstan.core.hexes import keccak256
 
 KEY = "0x" + "11" * 32
@@ -50,3 +58,45 @@ def test_any_bytes_give_a_hash_or_a_reason(tail: bytes) -> None:
         assert len(transaction_hash(b"\x03" + tail)) == 32
     except ValueError as error:
         assert str(error)  # noqa: PT017 - either outcome is right
+
+
+def test_a_solana_transaction_is_named_by_its_first_signature() -> None:
+    sender = Keypair.from_seed(bytes(32))
+    instruction = transfer(TransferParams(from_pubkey=sender.pubkey(), to_pubkey=sender.pubkey(), lamports=1))
+    transaction = Transaction([sender], Message([instruction], sender.pubkey()), Hash.default())
+    raw, expected = bytes(transaction), str(transaction.signatures[0])
+    in_base64 = [base64.b64encode(raw).decode(), {"encoding": "base64"}]
+    assert solana_transaction_id(msgspec.json.encode(in_base64)) == expected
+    # base58 is the encoding when none is given.
+    assert solana_transaction_id(msgspec.json.encode([_base58(raw)])) == expected
+
+
+@given(st.binary(min_size=64, max_size=64))
+def test_any_signature_is_written_as_solana_writes_it(signature: bytes) -> None:
+    params = msgspec.json.encode([_base58(b"\x01" + signature), {}])
+    assert solana_transaction_id(params) == str(Signature(signature))
+
+
+@pytest.mark.parametrize("params", [[], [1], ["0OIl"], ["***", {"encoding": "base64"}], ["1" * 5_000], [""]])
+def test_what_is_no_solana_transaction_is_refused(params: list[Any]) -> None:
+    with pytest.raises(ValueError, match="transaction"):
+        solana_transaction_id(msgspec.json.encode(params))
+
+
+def _base58(data: bytes) -> str:
+    """As the definition says: digit by digit from the right."""
+    alphabet = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+    digits = [0]
+    for byte in data:
+        carry = byte
+        for place, digit in enumerate(digits):
+            carry += digit << 8
+            digits[place], carry = carry % 58, carry // 58
+        while carry:
+            digits.append(carry % 58)
+            carry //= 58
+    while len(digits) > 1 and digits[-1] == 0:
+        digits.pop()
+    zeros = len(data) - len(data.lstrip(b"\0"))
+    text = "".join(alphabet[digit] for digit in reversed(digits))
+    return alphabet[0] * zeros + (text if data.strip(b"\0") else "")

@@ -49,7 +49,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 async def outcome(session: aiohttp.ClientSession, answer: Answer, **changes: Any) -> bytes:
     """The result of one call to a node that answers so."""
     async with FaultyNode(answer) as node:
-        upstream = Upstream(node.spec(**changes), "evm", session)
+        upstream = Upstream(node.spec(**changes), "evm")
         return bytes(await upstream.call("eth_chainId", b"[]", timeout=TIMEOUT))
 
 
@@ -122,7 +122,7 @@ async def test_cookies_are_not_kept(session: aiohttp.ClientSession) -> None:
     async with FaultyNode(sets_a_cookie) as node:
         # By name: the library keeps no cookies for bare addresses anyway.
         spec = UpstreamSpec(name="named", url=node.url.replace("127.0.0.1", "localhost"))
-        upstream = Upstream(spec, "evm", session)
+        upstream = Upstream(spec, "evm")
         for _ in range(2):
             await upstream.call("m", b"[]", timeout=TIMEOUT)
     assert seen == [None, None]
@@ -168,7 +168,7 @@ async def test_no_listener_is_unreachable(session: aiohttp.ClientSession) -> Non
         # Bound but not listening: nobody else can take the port, and connecting is refused.
         holder.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{holder.getsockname()[1]}/key-in-path"
-        upstream = Upstream(UpstreamSpec(name="gone", url=url), "evm", session)
+        upstream = Upstream(UpstreamSpec(name="gone", url=url), "evm")
         with pytest.raises(UpstreamUnreachable) as caught:
             await upstream.call("m", b"[]", timeout=TIMEOUT)
     assert not caught.value.maybe_delivered
@@ -176,7 +176,7 @@ async def test_no_listener_is_unreachable(session: aiohttp.ClientSession) -> Non
 
 
 async def test_a_url_that_is_none_is_unreachable(session: aiohttp.ClientSession) -> None:
-    upstream = Upstream(UpstreamSpec(name="typo", url="localhost"), "evm", session)
+    upstream = Upstream(UpstreamSpec(name="typo", url="localhost"), "evm")
     with pytest.raises(UpstreamFailure):
         await upstream.call("m", b"[]", timeout=TIMEOUT)
 
@@ -184,7 +184,7 @@ async def test_a_url_that_is_none_is_unreachable(session: aiohttp.ClientSession)
 @pytest.mark.parametrize("answer", [stalls, stalls_in_the_body])
 async def test_a_stall_ends_with_the_timeout(session: aiohttp.ClientSession, answer: Answer) -> None:
     async with FaultyNode(answer) as node, asyncio.timeout(TIMEOUT):
-        upstream = Upstream(node.spec(timeout_seconds=0.2), "evm", session)
+        upstream = Upstream(node.spec(timeout_seconds=0.2), "evm")
         with pytest.raises(UpstreamTimeoutError) as caught:
             await upstream.call("m", b"[]", timeout=30)
     assert caught.value.maybe_delivered
@@ -193,12 +193,12 @@ async def test_a_stall_ends_with_the_timeout(session: aiohttp.ClientSession, ans
 async def test_the_time_left_bounds_the_call_too(session: aiohttp.ClientSession) -> None:
     async with FaultyNode(stalls) as node, asyncio.timeout(TIMEOUT):
         with pytest.raises(UpstreamTimeoutError):
-            await Upstream(node.spec(timeout_seconds=30), "evm", session).call("m", b"[]", timeout=0.2)
+            await Upstream(node.spec(timeout_seconds=30), "evm").call("m", b"[]", timeout=0.2)
 
 
 async def test_a_reset_is_tried_once_more_if_the_call_may_be_repeated(session: aiohttp.ClientSession) -> None:
     async with FaultyNode(resets) as node:
-        upstream = Upstream(node.spec(), "evm", session)
+        upstream = Upstream(node.spec(), "evm")
         with pytest.raises(UpstreamDisconnected):
             await upstream.call("m", b"[]", timeout=TIMEOUT)
         assert len(node.calls) == 2
@@ -214,7 +214,7 @@ async def test_a_dead_pooled_connection_does_not_fail_a_read(session: aiohttp.Cl
         return await next(answers)(request, call)
 
     async with FaultyNode(changes) as node:
-        upstream = Upstream(node.spec(), "evm", session)
+        upstream = Upstream(node.spec(), "evm")
         assert bytes(await upstream.call("m", b"[]", timeout=TIMEOUT)) == b'"0x1"'
         assert bytes(await upstream.call("m", b"[]", timeout=TIMEOUT)) == b'"0x2"'
 
@@ -286,19 +286,19 @@ async def test_something_that_is_not_http_is_a_bad_reply(session: aiohttp.Client
     async with server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with pytest.raises(UpstreamFailure):
-            await Upstream(UpstreamSpec(name="mail", url=url), "evm", session).call("m", b"[]", timeout=TIMEOUT)
+            await Upstream(UpstreamSpec(name="mail", url=url), "evm").call("m", b"[]", timeout=TIMEOUT)
 
 
-async def test_a_closed_session_is_unreachable() -> None:
-    session = open_session()
-    await session.close()
+async def test_a_closed_upstream_is_unreachable() -> None:
+    upstream = Upstream(UpstreamSpec(name="x", url="http://127.0.0.1:9"), "evm")
+    await upstream.close()
     with pytest.raises(UpstreamUnreachable, match="shutting down"):
-        await Upstream(UpstreamSpec(name="x", url="http://127.0.0.1:9"), "evm", session).call("m", b"[]", timeout=1)
+        await upstream.call("m", b"[]", timeout=1)
 
 
 async def test_cancelling_a_call_is_not_turned_into_a_failure(session: aiohttp.ClientSession) -> None:
     async with FaultyNode(stalls) as node:
-        call = asyncio.create_task(Upstream(node.spec(), "evm", session).call("m", b"[]", timeout=30))
+        call = asyncio.create_task(Upstream(node.spec(), "evm").call("m", b"[]", timeout=30))
         await node.wait_for_calls(1)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):

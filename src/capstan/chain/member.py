@@ -1,0 +1,187 @@
+"""One upstream as a member of a pool: the calls to it, and everything that is known of it.
+
+Made by the registry, which keeps it over a reload when its configuration has not changed. Every call to an upstream
+goes through `PooledUpstream.call`, so that latencies, failures, the circuit breaker and the budget miss nothing. It
+does not choose between upstreams and repeats nothing.
+"""
+
+from random import Random
+
+import structlog
+from msgspec import Raw
+
+from capstan.chain.budget import RateBudget
+from capstan.chain.errors import NodeError, UpstreamFailure, UpstreamUnreachable, outcome_of
+from capstan.chain.health import BreakerState, CircuitBreaker, ErrorRate
+from capstan.chain.latency import Latencies
+from capstan.chain.models import Attempt
+from capstan.chain.selection import MethodRules
+from capstan.chain.upstream import UpstreamClient
+from capstan.core.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+# While calls are waiting, silence for longer than this, and three times what is usual, is suspicious.
+_SILENCE_SECONDS = 1.0
+_LONGEST_SILENCE_SECONDS = 5.0
+# After so many calls that another upstream answered first, it is taken for silent, and tried again every second.
+_OVERTAKEN_IN_A_ROW = 3
+# What a failure is worth in waiting time when upstreams are compared: a call that always fails costs a second.
+_FAILURE_SECONDS = 1.0
+
+
+class PooledUpstream:
+    """An upstream with its statistics. A `selection.Candidate`."""
+
+    def __init__(
+        self, upstream: UpstreamClient, clock: Clock, *, network: str = "", random: Random | None = None
+    ) -> None:
+        spec = upstream.spec
+        self.upstream = upstream
+        self.name = upstream.name
+        self.tier = spec.tier
+        self.weight = spec.weight
+        self.archive = spec.archive
+        self.allows = MethodRules(spec.methods_allow, spec.methods_deny)
+        self.breaker = CircuitBreaker(clock, random)
+        self.latencies = Latencies()
+        self.in_flight = 0
+        # Grows with everything that should change the choice of upstreams at once.
+        self.version = 0
+        # Calls by outcome, ever.
+        self.outcomes: dict[str, int] = {}
+        # The latest block (slot on Solana) it is known to have, and when that was noted; told by the head tracker.
+        self.head: int | None = None
+        self.head_at = 0.0
+        self._network = network
+        self._clock = clock
+        self._budget = RateBudget(spec.requests_per_second)
+        # Failures, and errors of the node where another upstream had an answer.
+        self._shortfalls = ErrorRate()
+        self._waiting_since = 0.0
+        # Calls in a row that another upstream answered first.
+        self._overtaken = 0
+        self._overtaken_at = 0.0
+
+    @property
+    def in_rotation(self) -> bool:
+        """Whether the circuit breaker is closed."""
+        return self.breaker.state is BreakerState.CLOSED
+
+    @property
+    def due(self) -> bool:
+        """Whether it is out of rotation and one call should try it."""
+        return self.breaker.due
+
+    def note_head(self, number: int) -> None:
+        """The upstream has this block as its latest."""
+        self.version += number != self.head
+        self.head = number
+        self.head_at = self._clock.monotonic()
+
+    def note_shortfall(self) -> None:
+        """The node could not answer what another could. Makes it a worse choice for a while, no more than that."""
+        self._shortfalls.note(self._clock.monotonic(), failed=True)
+        self.version += 1
+
+    def error_rate(self) -> float:
+        """The share of recent calls that it failed to answer."""
+        return self._shortfalls.rate(self._clock.monotonic())
+
+    def silent(self, now: float) -> bool:
+        """Whether it gave no sign of life for suspiciously long while calls wait, or others were always faster."""
+        if self._overtaken >= _OVERTAKEN_IN_A_ROW and now - self._overtaken_at < _SILENCE_SECONDS:
+            return True
+        if not self.in_flight or now - self._waiting_since <= _SILENCE_SECONDS:
+            return False
+        usual = self.latencies.overall.quantile(0.9) or 0.0
+        return now - self._waiting_since > min(3 * usual, _LONGEST_SILENCE_SECONDS)
+
+    def budget_wait(self, now: float) -> float:
+        """How long until its budget allows a call; 0 when it does now."""
+        return self._budget.wait_seconds(now)
+
+    def cost(self, method: str, now: float) -> float | None:
+        """What a call costs in seconds, failures included; None when nothing recent is known."""
+        # While calls are waiting, the old estimate stands: one call at a time finds out whether it still holds.
+        latency = self.latencies.median(method, now, keep_stale=self.in_flight > 0)
+        failures = self._shortfalls.rate(now)
+        if latency is None:
+            return failures * _FAILURE_SECONDS if failures else None
+        return latency + failures * _FAILURE_SECONDS
+
+    async def call(
+        self,
+        method: str,
+        params: bytes,
+        *,
+        timeout: float,
+        repeatable: bool = True,
+        attempts: list[Attempt] | None = None,
+        hedge: bool = False,
+    ) -> Raw:
+        """One call to this upstream and no other, with its effect on all that is known of it."""
+        started = self._clock.monotonic()
+        probe = self.breaker.begin()
+        self.version += probe
+        self._budget.spend(started)
+        if not self.in_flight:
+            self._waiting_since = started
+        self.in_flight += 1
+        outcome = "cancelled"
+        try:
+            result = await self.upstream.call(method, params, timeout=timeout, repeatable=repeatable)
+            outcome = "ok"
+            self._answered(method, started, probe)
+            return result
+        except NodeError as error:
+            outcome = outcome_of(error)
+            self._answered(method, started, probe)
+            raise
+        except UpstreamFailure as failure:
+            outcome = outcome_of(failure)
+            self._failed(method, failure, probe)
+            raise
+        finally:
+            self.in_flight -= 1
+            if outcome == "cancelled":
+                self.breaker.abandoned(probe=probe)
+                self.version += probe
+            self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+            if attempts is not None:
+                milliseconds = round((self._clock.monotonic() - started) * 1000, 3)
+                attempts.append(Attempt(self.name, outcome, milliseconds, hedge))
+
+    def overtaken(self, method: str, waited: float) -> None:
+        """Another upstream answered first, after `waited` seconds here. No fault, but it took at least so long."""
+        now = self._clock.monotonic()
+        self.latencies.note(method, waited, now)
+        self._overtaken += 1
+        self._overtaken_at = now
+        self.version += 1
+
+    def _answered(self, method: str, started: float, probe: bool) -> None:
+        now = self._clock.monotonic()
+        if self._overtaken or now - self._waiting_since > _SILENCE_SECONDS:
+            self.version += 1
+        self._waiting_since = now
+        self._overtaken = 0
+        self.latencies.note(method, now - started, now)
+        self._shortfalls.note(now, failed=False)
+        if self.breaker.succeeded(probe=probe):
+            # It starts anew: the failures that took it out of rotation are not held against it twice.
+            self._shortfalls.clear()
+            self.version += 1
+            log.info("upstream.recovered", network=self._network, upstream=self.name)
+
+    def _failed(self, method: str, failure: UpstreamFailure, probe: bool) -> None:
+        log.debug("upstream.failure", network=self._network, method=method, failure=str(failure))
+        if not failure.blames_upstream:
+            self.breaker.abandoned(probe=probe)
+            return
+        self._shortfalls.note(self._clock.monotonic(), failed=True)
+        self.version += 1
+        # Nobody listens: more calls would only find the same.
+        fatal = isinstance(failure, UpstreamUnreachable)
+        if self.breaker.failed(probe=probe, fatal=fatal):
+            log.warning("upstream.out_of_rotation", network=self._network, upstream=self.name, reason=failure.reason)
