@@ -107,7 +107,7 @@ def _driver_url(url: str) -> URL:
 def _sqlite_engine(url: URL, options: DatabaseOptions, *, readers: int) -> AsyncEngine:
     """The engine of the one writer (`readers=0`), or of the readers."""
     if url.database:
-        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     engine = create_async_engine(
         url,
         pool_size=readers or 1,
@@ -163,7 +163,7 @@ def _translated() -> Iterator[None]:
     except DBAPIError as error:
         if error.connection_invalidated or _is_away(error):
             raise StorageUnavailable("the connection to the database was lost or refused") from error
-        raise
+        raise StorageError(f"the database refused a statement ({type(error.orig).__name__})") from error
 
 
 def _is_away(error: DBAPIError) -> bool:

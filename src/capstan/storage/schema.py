@@ -100,3 +100,53 @@ day_usage = Table(
     Column("reserved", BigInteger, nullable=False),
     Index(None, "day"),
 )
+
+# How many columns the histogram of latencies has. Column n counts the requests that took less than 2^(7+n) microseconds
+# and at least half of that; the first has no lower end, the last no upper one. Columns, because SQL can add them up.
+LATENCY_BUCKETS = 19
+
+
+def _usage_counts() -> list[Column[int]]:
+    names = ("requests", "units", "errors", "cached", "microseconds")
+    buckets = (f"latency_{number:02}" for number in range(LATENCY_BUCKETS))
+    return [Column(name, BigInteger, nullable=False) for name in (*names, *buckets)]
+
+
+# What every key used, by minute (minutes since 1970-01-01 UTC) and by day (days since then). Without SQLite's row ids:
+# the rows are small, and with them the primary key would be stored twice.
+usage_minute = Table(
+    "usage_minute",
+    metadata,
+    Column("account_id", String(40), primary_key=True),
+    Column("minute", Integer, primary_key=True, autoincrement=False),
+    Column("key_id", String(40), primary_key=True),
+    Column("network", Text, primary_key=True),
+    Column("method", Text, primary_key=True),
+    *_usage_counts(),
+    Index(None, "minute"),
+    sqlite_with_rowid=False,
+)
+
+usage_day = Table(
+    "usage_day",
+    metadata,
+    Column("account_id", String(40), primary_key=True),
+    Column("day", Integer, primary_key=True, autoincrement=False),
+    Column("key_id", String(40), primary_key=True),
+    Column("network", Text, primary_key=True),
+    Column("method", Text, primary_key=True),
+    *_usage_counts(),
+    Index(None, "day"),
+    sqlite_with_rowid=False,
+)
+
+# The last batch of counts that each process has added to the two tables above, written in the same transaction, so that
+# a batch whose commit was not confirmed is never added twice.
+usage_flushes = Table(
+    "usage_flushes",
+    metadata,
+    Column("process", String(40), primary_key=True),
+    Column("sequence", BigInteger, nullable=False),
+    Column("flushed_at", BigInteger, nullable=False),
+    Index(None, "flushed_at"),
+)
