@@ -6,11 +6,16 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+from capstan.chain.filters import FilterRouter
 from capstan.chain.models import UpstreamSpec
 from capstan.chain.registry import ChainRegistry, Network
 from capstan.chain.upstream import open_session
 from capstan.core.clock import SystemClock
 from capstan.core.errors import ApiError
+from capstan.rpc.cache.gateway import RpcCache
+from capstan.rpc.cache.models import NoHeads
+from capstan.rpc.forwarding import Forwarder
+from capstan.rpc.logs import LogReader
 from capstan.rpc.models import RpcReply
 from capstan.rpc.service import RpcLimits, RpcService
 from tests.support.faulty_node import Answer, FaultyNode, network_spec, results
@@ -20,6 +25,9 @@ COSTS = {"eth_chainId": 0, "eth_blockNumber": 1, "eth_call": 3, "eth_sendRawTran
 
 class Key:
     """A caller with these scopes."""
+
+    account_id = "acc_1"
+    key_id = "key_1"
 
     def __init__(self, *scopes: str) -> None:
         self.scopes = scopes
@@ -31,12 +39,47 @@ class Key:
 BOTH = Key("rpc:read", "rpc:write")
 
 
+class FixedHeads(NoHeads):
+    """A head that does not move and is never announced, so that every question reaches a node."""
+
+    is_fresh = False
+
+    def __init__(self, head: int | None) -> None:
+        self.latest_number = head
+
+    def nudge(self) -> None:
+        """There is nothing to look for."""
+
+
+class UsageLog:
+    """What the service recorded: method, units, failed, cached."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[str, int, bool, bool]] = []
+
+    def record(
+        self,
+        *,
+        account_id: str,
+        key_id: str,
+        network: str,
+        method: str,
+        units: int,
+        failed: bool,
+        microseconds: int,
+        cached: bool = False,
+    ) -> None:
+        assert (account_id, key_id) == ("acc_1", "key_1")
+        self.records.append((method, units, failed, cached))
+
+
 class Gateway:
     """A service in front of one network, with its charges written down."""
 
-    def __init__(self, service: RpcService, network: Network) -> None:
+    def __init__(self, service: RpcService, network: Network, usage: UsageLog) -> None:
         self.service = service
         self.network = network
+        self.usage = usage
         self.nodes: list[FaultyNode] = []
         self.charged: list[tuple[int, int]] = []
         self.refunded: list[int] = []
@@ -82,17 +125,23 @@ async def gateway_to(
     *upstreams: UpstreamSpec, limits: RpcLimits | None = None, head: int | None = None, **changes: Any
 ) -> AsyncIterator[Gateway]:
     """A gateway to these upstreams."""
-    registry = ChainRegistry(open_session(), SystemClock())
+    clock = SystemClock()
+    registry = ChainRegistry(open_session(), clock)
     registry.replace([network_spec(*upstreams, **changes)])
+    cache, usage = RpcCache(clock), UsageLog()
+    forwarder = Forwarder(cache, LogReader(cache, clock), FilterRouter(clock), clock, heads=lambda _: FixedHeads(head))
     service = RpcService(
         cost=lambda method, archive: COSTS.get(method, 2) * (10 if archive else 1),
         head=lambda _: head,
-        clock=SystemClock(),
+        clock=clock,
+        forwarder=forwarder,
+        usage=usage,
         limits=limits,
     )
     try:
-        yield Gateway(service, registry.networks()[0])
+        yield Gateway(service, registry.networks()[0], usage)
     finally:
+        await cache.close()
         await registry.close()
 
 

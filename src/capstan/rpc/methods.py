@@ -88,6 +88,7 @@ _EVM_GROUPS: dict[MethodGroup, str] = {
     "txpool": "txpool_content txpool_contentFrom txpool_inspect txpool_status",
 }
 _DEV_PREFIXES = ("hardhat_", "evm_", "anvil_")
+_DEV_BLOCKED = frozenset({"hardhat_reset", "anvil_reset"})
 
 # https://solana.com/docs/rpc, with the deprecated methods that nodes still answer.
 _SOLANA_READS = """
@@ -164,5 +165,11 @@ def _look_up_optional(network: NetworkSpec, name: str) -> Method:
     if group is not None:
         return _READ if group in network.method_groups else _DISABLED
     if network.dev_methods and name.startswith(_DEV_PREFIXES):
-        return _ACTION
+        # A reset would take away the contracts that the development chain promises to have.
+        return _BLOCKED if name in _DEV_BLOCKED else _ACTION
     return _UNKNOWN
+
+
+def is_known_name(name: str) -> bool:
+    """Whether a name is one of ours, and not something that a caller made up."""
+    return name in _GROUP_OF or any(name in table for table in _TABLES.values()) or name.startswith(_DEV_PREFIXES)

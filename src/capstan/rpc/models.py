@@ -21,6 +21,12 @@ Refund: TypeAlias = Callable[[int], Awaitable[None]]
 class Caller(Protocol):
     """The authenticated sender of a request."""
 
+    @property
+    def account_id(self) -> str: ...
+
+    @property
+    def key_id(self) -> str: ...
+
     def has_scope(self, scope: str) -> bool:
         """Whether the key carries `scope`."""
         ...
@@ -38,3 +44,22 @@ class RpcReply(msgspec.Struct, frozen=True):
     status: int
     body: bytes
     headers: tuple[tuple[str, str], ...]
+
+
+class Usage(Protocol):
+    """The ledger of what was used."""
+
+    def record(
+        self,
+        *,
+        account_id: str,
+        key_id: str,
+        network: str,
+        method: str,
+        units: int,
+        failed: bool,
+        microseconds: int,
+        cached: bool = False,
+    ) -> None:
+        """Count one call."""
+        ...

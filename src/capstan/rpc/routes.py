@@ -104,6 +104,7 @@ def rpc_routes(service: RpcService, find_network: FindNetwork) -> list[HTTPRoute
             charge=meter.charge,
             refund=meter.refund,
             request_id=request_id,
+            explain=request.headers.get("x-explain") == "1",
         )
         return Response(
             reply.body, status_code=reply.status, headers=dict(reply.headers), media_type="application/json"

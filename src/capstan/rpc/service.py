@@ -5,7 +5,8 @@ failures: what concerns the HTTP request as a whole is raised as an `ApiError`; 
 error in a reply with status 200. A single call that is refused for its scope, or that no upstream answers, counts as
 the whole request; the same in a batch is an error of that item.
 
-Calls go to one upstream after another. Caching, hedging, coalescing and the splitting of log ranges are not built yet.
+How a call gets its answer is the forwarder's business. Every call that is passed on, or answered from memory, is
+recorded in the usage ledger with the units it cost.
 """
 
 import asyncio
@@ -14,7 +15,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from capstan.chain.errors import DeadlinePassed, EveryUpstreamFailed, NodeError, is_log_range_error
-from capstan.chain.pool import Repeat
+from capstan.chain.filters import FILTER_METHODS
+from capstan.chain.models import Attempt
 from capstan.chain.registry import Network
 from capstan.core import jsonrpc
 from capstan.core.clock import Clock
@@ -29,14 +31,18 @@ from capstan.rpc.blocks import (
     range_advice,
     range_advice_from_node,
 )
-from capstan.rpc.methods import READ_SCOPE, STATE_READS, Kind, Method, look_up
-from capstan.rpc.models import Caller, Charge, Cost, Head, Refund, RpcReply
+from capstan.rpc.cache.gateway import Plan
+from capstan.rpc.forwarding import Answer, Asking, Forwarder
+from capstan.rpc.methods import STATE_READS, Kind, Method, look_up
+from capstan.rpc.models import Caller, Charge, Cost, Head, Refund, RpcReply, Usage
 
 _MEBIBYTE = 1024 * 1024
 _JSON_HEADERS = (("Content-Type", "application/json"),)
 # Nothing is returned for notifications. 204 says so, and carries no Content-Type, which clients take for "parse this".
 _NOTHING = RpcReply(204, b"", ())
-_REPEATS = {Kind.READ: Repeat.FREELY, Kind.SUBMIT: Repeat.ELSEWHERE, Kind.ACTION: Repeat.NEVER}
+_MOST_ATTEMPTS_TOLD = 50
+# Reads whose answer is never in memory as one piece.
+_NOT_FROM_MEMORY = frozenset({"eth_getLogs", *FILTER_METHODS})
 _RANGE_MESSAGE = "The range of blocks is too wide; ask for fewer blocks at a time."
 
 
@@ -65,7 +71,14 @@ class _Exchange(msgspec.Struct):
     caller: Caller
     network: Network
     request_id: str
+    started: float
     ends_at: float
+    # What was found out about the single call when it was looked for in memory.
+    plan: Plan | None = None
+    # The calls to upstreams, when the caller wants to know.
+    attempts: list[Attempt] | None = None
+    # Where the answer of a single call came from.
+    source: str = ""
     # Units of the answers that failed through our own fault.
     unearned_units: int = 0
 
@@ -79,10 +92,14 @@ class RpcService:
         cost: Cost,
         head: Head,
         clock: Clock,
+        forwarder: Forwarder,
+        usage: Usage,
         archive_depth: Callable[[], int] = lambda: RECENT_BLOCKS,
         limits: RpcLimits | None = None,
     ) -> None:
         self._cost = cost
+        self._forwarder = forwarder
+        self._usage = usage
         self._archive_depth = archive_depth
         self._head = head
         self._clock = clock
@@ -110,6 +127,7 @@ class RpcService:
         charge: Charge,
         refund: Refund | None = None,
         request_id: str = "",
+        explain: bool = False,
     ) -> RpcReply:
         """The reply to the body of one request.
 
@@ -122,27 +140,44 @@ class RpcService:
             await charge(1, 0)
             raise
         await charge(len(prepared.items), prepared.units)
-        return await self.answer(caller, network, prepared, refund=refund, request_id=request_id)
+        return await self.answer(caller, network, prepared, refund=refund, request_id=request_id, explain=explain)
 
-    def answer_now(self, caller: Caller, network: Network, prepared: Prepared) -> bytes | None:
-        """The body of the reply to a request that was read and charged for, if it can be given without waiting."""
-        item = prepared.items[0]
-        if prepared.is_batch or isinstance(item, BadCall) or item.id is None:
+    def answer_now(self, caller: Caller, network: Network, prepared: Prepared, started: float) -> bytes | Plan | None:
+        """The body of the reply to a request that was read and charged for, if it can be given without waiting.
+
+        Otherwise what was found out on the way, to be handed to `answer`.
+        """
+        call = prepared.items[0]
+        if prepared.is_batch or isinstance(call, BadCall) or call.id is None:
             return None
-        if look_up(network.spec, item.method).kind is Kind.NO_ACCOUNTS and caller.has_scope(READ_SCOPE):
-            return jsonrpc.result_reply(item.id, b"[]")
-        return None
+        method = look_up(network.spec, call.method)
+        if method.kind is not Kind.READ or not caller.has_scope(method.scope) or call.method in _NOT_FROM_MEMORY:
+            return None
+        found = self._forwarder.now(network, call.method, call.params)
+        if not isinstance(found, bytes):
+            return found
+        self._record(caller, network, call.method, prepared.units, started, failed=False, cached=True)
+        return jsonrpc.result_reply(call.id, found)
 
     async def answer(
-        self, caller: Caller, network: Network, prepared: Prepared, *, refund: Refund | None, request_id: str
+        self,
+        caller: Caller,
+        network: Network,
+        prepared: Prepared,
+        *,
+        refund: Refund | None,
+        request_id: str,
+        plan: Plan | None = None,
+        explain: bool = False,
     ) -> RpcReply:
         """The reply to a request that was read and charged for."""
-        ends_at = self._clock.monotonic() + network.spec.deadline_seconds
-        exchange = _Exchange(caller, network, request_id, ends_at)
+        now = self._clock.monotonic()
+        exchange = _Exchange(caller, network, request_id, now, now + network.spec.deadline_seconds, plan)
+        exchange.attempts = [] if explain else None
         try:
             if prepared.is_batch:
-                return await self._handle_batch(exchange, prepared.items)
-            return await self._handle_single(exchange, prepared.items[0])
+                return _explained(exchange, await self._handle_batch(exchange, prepared.items))
+            return _explained(exchange, await self._handle_single(exchange, prepared.items[0]))
         finally:
             if refund is not None and exchange.unearned_units:
                 await refund(exchange.unearned_units)
@@ -220,25 +255,70 @@ class RpcService:
         return None if call.id is None else reply
 
     async def _forward(self, exchange: _Exchange, call: Call, call_id: bytes, method: Method) -> bytes:
+        """The reply of the chain to one call, and the record of what it used."""
+        began = self._clock.monotonic()
+        units = self._units(call, exchange.network)
+        failed, source = True, "miss"
+        try:
+            answer = await self._ask(exchange, call, method)
+            failed, source = False, answer.source
+            return jsonrpc.result_reply(call_id, answer.result)
+        except _Advice as advice:
+            return jsonrpc.error_reply(call_id, jsonrpc.INVALID_PARAMS, _RANGE_MESSAGE, advice.data)
+        except NodeError as error:
+            return jsonrpc.node_error_reply(call_id, error.raw)
+        except (EveryUpstreamFailed, DeadlinePassed):
+            exchange.unearned_units += units
+            units = 0
+            raise
+        finally:
+            exchange.source = source
+            cached = source != "miss"
+            self._record(exchange.caller, exchange.network, call.method, units, began, failed=failed, cached=cached)
+
+    async def _ask(self, exchange: _Exchange, call: Call, method: Method) -> Answer:
         asked = self._log_range(exchange.network, call)
         max_range = exchange.network.spec.max_log_range
         if asked is not None and max_range is not None and asked.blocks > max_range:
-            advice = range_advice(asked, max_range)
-            return jsonrpc.error_reply(call_id, jsonrpc.INVALID_PARAMS, _RANGE_MESSAGE, advice)
-        remaining = exchange.ends_at - self._clock.monotonic()
+            raise _Advice(range_advice(asked, max_range))
+        asking = Asking(
+            network=exchange.network,
+            owner=exchange.caller.account_id,
+            method=call.method,
+            params=call.params,
+            kind=method,
+            ends_at=exchange.ends_at,
+            archive=self._is_archive(call, exchange.network),
+            plan=exchange.plan,
+            attempts=exchange.attempts,
+        )
         try:
-            result = await exchange.network.pool.call(
-                call.method, call.params, timeout=remaining, repeat=_REPEATS[method.kind]
-            )
+            return await self._forwarder.ask(asking)
         except NodeError as error:
             if call.method == "eth_getLogs" and is_log_range_error(error):
-                advice = range_advice_from_node(error, asked)
-                return jsonrpc.error_reply(call_id, jsonrpc.INVALID_PARAMS, _RANGE_MESSAGE, advice)
-            return jsonrpc.node_error_reply(call_id, error.raw)
-        except (EveryUpstreamFailed, DeadlinePassed):
-            exchange.unearned_units += self._units(call, exchange.network)
+                raise _Advice(range_advice_from_node(error, asked)) from error
             raise
-        return jsonrpc.result_reply(call_id, result)
+
+    def _record(
+        self, caller: Caller, network: Network, method: str, units: int, began: float, *, failed: bool, cached: bool
+    ) -> None:
+        self._usage.record(
+            account_id=caller.account_id,
+            key_id=caller.key_id,
+            network=network.name,
+            method=method,
+            units=units,
+            failed=failed,
+            microseconds=int((self._clock.monotonic() - began) * 1_000_000),
+            cached=cached,
+        )
+
+    def _is_archive(self, call: Call, network: Network) -> bool:
+        """Whether a call reads state that only archive nodes have."""
+        # The head is asked for only where it matters.
+        return call.method in STATE_READS and is_archive_read(
+            call.method, call.params, self._head(network), self._archive_depth()
+        )
 
     def _log_range(self, network: Network, call: Call) -> LogRange | None:
         return log_range(call.params, self._head(network)) if call.method == "eth_getLogs" else None
@@ -247,11 +327,26 @@ class RpcService:
         """What an item costs: by its method, refused or not; nothing if it is no call at all."""
         if isinstance(item, BadCall):
             return 0
-        # The head is asked for only where it matters: looking at it may cost the network a call.
-        archive = item.method in STATE_READS and is_archive_read(
-            item.method, item.params, self._head(network), self._archive_depth()
-        )
-        return self._cost(item.method, archive)
+        return self._cost(item.method, self._is_archive(item, network))
+
+
+class _Advice(Exception):
+    """A range of logs that is too wide; `data` says what to ask instead."""
+
+    def __init__(self, data: object) -> None:
+        super().__init__("range too wide")
+        self.data = data
+
+
+def _explained(exchange: _Exchange, reply: RpcReply) -> RpcReply:
+    """The reply with where its answer came from, and, if asked for, what was tried."""
+    headers = list(reply.headers)
+    if exchange.source:
+        headers.append(("X-Cache", exchange.source))
+    if exchange.attempts is not None:
+        told = msgspec.json.encode(exchange.attempts[:_MOST_ATTEMPTS_TOLD]).decode()
+        headers.append(("X-Explain", told))
+    return RpcReply(reply.status, reply.body, tuple(headers))
 
 
 def _ok(body: bytes) -> RpcReply:

@@ -18,6 +18,7 @@ from capstan.settings.live import LiveSettings, ReloadReport
 from capstan.settings.model import (
     RELOADABLE,
     Access,
+    Cache,
     Limits,
     Log,
     Mail,
@@ -38,6 +39,7 @@ from capstan.settings.redaction import redacted
 __all__ = [
     "RELOADABLE",
     "Access",
+    "Cache",
     "Limits",
     "LiveSettings",
     "Log",

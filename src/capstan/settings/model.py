@@ -162,6 +162,13 @@ class UpstreamDefaults(Section, frozen=True):
     requests_per_second: Count
 
 
+class Cache(Section, frozen=True):
+    """Answers of the RPC gateway that are kept."""
+
+    memory_bytes: Annotated[int, Meta(ge=1_048_576)]
+    disk_bytes: Count
+
+
 class Upstream(UpstreamDefaults, frozen=True):
     """One upstream node of a network, complete."""
 
@@ -186,6 +193,7 @@ class NetworkDefaults(Section, frozen=True):
 
     extra_namespaces: tuple[Literal["debug", "trace", "txpool"], ...]
     max_log_blocks: Count
+    deadline_seconds: Seconds
 
 
 class NetworkSettings(Network, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -196,6 +204,7 @@ class NetworkSettings(Network, frozen=True, kw_only=True, forbid_unknown_fields=
         Meta(description="Namespaces of node methods open to callers."),
     ]
     max_log_blocks: Annotated[Count, Meta(description="Most blocks one eth_getLogs call may span; 0: unlimited.")]
+    deadline_seconds: Annotated[Seconds, Meta(description="The longest a call may take, all its attempts together.")]
     upstreams: Annotated[
         tuple[Upstream, ...], Meta(description="The nodes to ask: addresses, or tables with the keys of an upstream.")
     ]
@@ -224,6 +233,7 @@ class Settings(Section, frozen=True):
     units: Units
     upstreams: UpstreamDefaults
     network_defaults: NetworkDefaults
+    cache: Cache
     mail: Mail
     networks: dict[str, NetworkSettings]
 

@@ -45,9 +45,17 @@ async def test_a_batch_runs_at_once_but_within_its_bound() -> None:
         return await results("0x1")(request, asked)
 
     async with gateway(counts, limits=RpcLimits(batch_concurrency=4)) as tested:
-        answered = await tested.ask([call("eth_chainId", id=number) for number in range(20)])
+        asked = [call("eth_getBalance", f"0x{number:040x}", "latest", id=number) for number in range(20)]
+        answered = await tested.ask(asked)
         assert [item["id"] for item in answered] == list(range(20))
         assert most == 4
+
+
+async def test_equal_calls_of_a_batch_are_asked_once() -> None:
+    async with gateway() as tested:
+        answered = await tested.ask([call("eth_chainId", id=number) for number in range(20)])
+        assert [item["result"] for item in answered] == ["0x1"] * 20
+        assert len(tested.nodes[0].calls) == 1
 
 
 async def test_a_batch_whose_answers_are_too_large_stops_asking() -> None:

@@ -1,0 +1,276 @@
+"""What may be kept, and for how long: first from the call alone, then from the chain, then from the answer.
+
+Called by `gateway`. `ask` reads a call into a `Question`, which does not depend on the chain and can be remembered;
+`judge` turns it into a `Policy` for the chain as it is; `after` looks at the answer and binds it to a block, to the
+head, or to nothing. Nothing is stored here. When in doubt, all three say that an answer is not kept.
+"""
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from capstan.chain.models import Family
+from capstan.core.hexes import parse_quantity
+from capstan.core.jsonrpc import NULL
+from capstan.rpc.cache.canonical import Reading, Unusual, read, read_log_filter
+from capstan.rpc.cache.models import (
+    NEVER,
+    UNCACHEABLE,
+    Binding,
+    BlockName,
+    HeadView,
+    Kind,
+    Life,
+    Policy,
+    Question,
+    Shape,
+    When,
+)
+from capstan.rpc.cache.rules import RULES, Rule
+
+# eth_getLogs: final ranges wider than this are kept in parts of this many blocks that begin at its multiples.
+LOG_CHUNK_BLOCKS: Final = 1000
+
+_PERMANENT = Policy(Kind.PERMANENT, final=True)
+_MOMENT = Binding(Life.MOMENT)
+_HEAD = Binding(Life.HEAD)
+
+
+class _Block(msgspec.Struct, gc=False):
+    number: str | None = None
+    hash: str | None = None
+
+
+class _Item(msgspec.Struct, gc=False, rename="camel"):
+    # Traces have the number as a number.
+    block_number: str | int | None = None
+    block_hash: str | None = None
+
+
+class _Items(msgspec.Struct, gc=False, array_like=True):
+    first: _Item | None = None
+
+
+class _Dated(msgspec.Struct, gc=False, rename="camel"):
+    block_time: int | None = None
+
+
+_block_decoder = msgspec.json.Decoder(_Block)
+_item_decoder = msgspec.json.Decoder(_Item)
+_items_decoder = msgspec.json.Decoder(_Items)
+_dated_decoder = msgspec.json.Decoder(_Dated)
+_number_decoder = msgspec.json.Decoder(str)
+
+
+def classify(family: Family, method: str, params: bytes, heads: HeadView) -> Policy:
+    """What may be done with the answer to a call made now."""
+    return judge(ask("", family, method, params), heads)
+
+
+def ask(network: str, family: Family, method: str, params: bytes) -> Question:
+    """The call as a question about `network`."""
+    rule = RULES[family].get(method)
+    if rule is None:
+        return UNCACHEABLE
+    reading = read(rule, params)
+    if reading is None:
+        return UNCACHEABLE
+    key = b"\x00".join((network.encode(), method.encode(), reading.text))
+    return _solana_question(key, rule, reading) if family == "solana" else _evm_question(key, rule, reading)
+
+
+def _evm_question(key: bytes, rule: Rule, reading: Reading) -> Question:
+    if rule.when is When.LOGS:
+        return _logs_question(key, reading.arguments[0])
+    if rule.when is When.BLOCK and reading.block_hash is not None:
+        return Question(key, When.BLOCK_HASH, rule.shape, hash=reading.block_hash)
+    if reading.block == "pending":
+        return UNCACHEABLE
+    brief = rule.absent_is_brief and not reading.has_block
+    block_hash = reading.block_hash if rule.when is When.BLOCK_HASH else None
+    return Question(key, rule.when, rule.shape, block=reading.block, hash=block_hash, brief=brief)
+
+
+def _logs_question(key: bytes, log_filter: Any) -> Question:
+    try:
+        first, last, block_hash = read_log_filter(log_filter)
+    except Unusual:
+        return UNCACHEABLE
+    if block_hash is not None:
+        return Question(key, When.BLOCK_HASH, Shape.ITEMS, hash=block_hash)
+    if "pending" in (first, last):
+        return UNCACHEABLE
+    if not isinstance(first, int) or not isinstance(last, int):
+        return Question(key, When.LOGS, block="latest")
+    if last < first:
+        return UNCACHEABLE
+    # Of a wide range the parts are kept, by `rpc.logs`; the whole would be the same bytes once more.
+    return Question(key, When.LOGS, block=last if last - first < LOG_CHUNK_BLOCKS else "latest")
+
+
+def _solana_question(key: bytes, rule: Rule, reading: Reading) -> Question:
+    if reading.commitment == "processed":
+        return UNCACHEABLE
+    if rule.when is When.NOTHING:
+        return Question(key, When.NOTHING)
+    final = reading.commitment == "finalized"
+    if rule.when is When.FINAL_ITEM and final:
+        return Question(key, When.FINAL_ITEM, rule.shape, timed=True)
+    if rule.when is When.SLOT and final:
+        last = reading.arguments[len(rule.required) - 1]
+        return Question(key, When.SLOT, block=last if type(last) is int else None, timed=True)
+    return Question(key, When.HEAD, timed=True)
+
+
+def judge(question: Question, heads: HeadView, number_of: dict[str, int] | None = None) -> Policy:
+    """The policy for a call made now. `number_of` has the numbers of blocks known to be in the chain, by hash."""
+    when = question.when
+    if when is None:
+        return NEVER
+    if when is When.NOTHING:
+        return _PERMANENT
+    if when is When.FINAL_ITEM:
+        return Policy(Kind.BY_HASH, question.shape, final=True)
+    if when is When.SLOT:
+        return _at_slot(question, heads)
+    if heads.latest_number is None and not question.timed:
+        return NEVER
+    if when is When.ITEM:
+        return Policy(Kind.AT_HEAD if question.shape is Shape.OPAQUE else Kind.BY_HASH, question.shape)
+    if when is When.BLOCK_HASH:
+        return _at_hash(question, heads, number_of or {})
+    if when is When.HEAD:
+        return Policy(Kind.AT_HEAD, question.shape, number=heads.latest_number)
+    return _at_name(question, question.block, heads)
+
+
+def _at_name(question: Question, block: BlockName, heads: HeadView) -> Policy:
+    latest = heads.latest_number
+    assert latest is not None
+    if isinstance(block, int):
+        if block > latest:
+            return Policy(Kind.UNTIL_HEAD)
+        return _at_number(question.shape, block, heads.hash_at(block), heads, by_hash=False)
+    if question.brief:
+        return Policy(Kind.UNTIL_HEAD)
+    # `safe`, `finalized` and `earliest` name other blocks as time goes by, so they too end with the head.
+    return Policy(Kind.AT_HEAD, question.shape, number=latest if block in ("latest", None) else None)
+
+
+def _at_number(shape: Shape, number: int, block_hash: str | None, heads: HeadView, *, by_hash: bool) -> Policy:
+    return Policy(Kind.AT_BLOCK, shape, number, block_hash, by_hash=by_hash, final=_is_final(number, heads))
+
+
+def _at_hash(question: Question, heads: HeadView, number_of: dict[str, int]) -> Policy:
+    assert question.hash is not None
+    number = number_of.get(question.hash)
+    if number is not None:
+        return _at_number(question.shape, number, question.hash, heads, by_hash=True)
+    if question.shape is Shape.OPAQUE:
+        # Neither we nor the answer can tell whether that block is in the chain.
+        return NEVER
+    return Policy(Kind.BY_HASH, question.shape, hash=question.hash)
+
+
+def _at_slot(question: Question, heads: HeadView) -> Policy:
+    slot = question.block
+    if isinstance(slot, int) and _is_final(slot, heads):
+        return Policy(Kind.AT_BLOCK, question.shape, slot, final=True)
+    return Policy(Kind.AT_HEAD)
+
+
+def after(policy: Policy, result: Raw | bytes, heads: HeadView) -> Binding | None:
+    """To what the answer is bound, or None when it is not to be kept. `heads` is the chain as it is now."""
+    kind = policy.kind
+    if kind is Kind.NEVER:
+        return None
+    if kind is Kind.PERMANENT:
+        return None if _is_null(result) else Binding(Life.FINAL)
+    if kind is Kind.UNTIL_HEAD or _is_null(result):
+        return _MOMENT
+    try:
+        if kind is Kind.AT_HEAD:
+            return _bind_to_head(policy, result, heads)
+        if kind is Kind.AT_BLOCK:
+            return _bind_to_block(policy, result)
+        return _bind_to_answer(policy, result, heads)
+    except (msgspec.DecodeError, ValueError):
+        # Not what such an answer looks like. The caller gets it as it is; nobody else shall.
+        return None
+
+
+def _bind_to_head(policy: Policy, result: Raw | bytes, heads: HeadView) -> Binding | None:
+    if policy.number is None or policy.shape is Shape.OPAQUE:
+        return _HEAD
+    number, block_hash = _origin(policy.shape, result)
+    # From a node that is behind, or on another branch: right for it, and not what we announced.
+    if number is not None and (number < policy.number or _contradicts(number, block_hash, heads)):
+        return None
+    return _HEAD
+
+
+def _bind_to_block(policy: Policy, result: Raw | bytes) -> Binding | None:
+    number, block_hash = _origin(policy.shape, result)
+    if number is not None and number != policy.number:
+        return None
+    if block_hash is not None and policy.hash is not None and block_hash != policy.hash:
+        return None
+    if policy.final:
+        return Binding(Life.FINAL, policy.number)
+    if policy.hash is not None and (policy.by_hash or block_hash is not None):
+        return Binding(Life.BLOCK, policy.number)
+    # Asked by number and without a word about the hash, this may come from a node on another branch than ours. Our
+    # chain would not tell us when that branch ends; so it is not kept beyond the head.
+    return _HEAD
+
+
+def _bind_to_answer(policy: Policy, result: Raw | bytes, heads: HeadView) -> Binding | None:
+    if policy.final:
+        return Binding(Life.FINAL) if _dated_decoder.decode(result).block_time is not None else _MOMENT
+    number, block_hash = _origin(policy.shape, result)
+    if number is None or block_hash is None:
+        return _MOMENT
+    if policy.hash is not None and block_hash != policy.hash:
+        return None
+    if heads.latest_number is None or _contradicts(number, block_hash, heads):
+        return None
+    if _is_final(number, heads):
+        return Binding(Life.FINAL, number)
+    return _HEAD if heads.hash_at(number) is None else Binding(Life.BLOCK, number)
+
+
+def _origin(shape: Shape, result: Raw | bytes) -> tuple[int | None, str | None]:
+    """The number and the hash of the block that an answer says it is of."""
+    item: _Item | None
+    if shape is Shape.OPAQUE or shape is Shape.DATED:
+        return None, None
+    if shape is Shape.NUMBER:
+        return parse_quantity(_number_decoder.decode(result), lenient=True), None
+    if shape is Shape.BLOCK:
+        block = _block_decoder.decode(result)
+        item = _Item(block.number, block.hash)
+    elif shape is Shape.ITEM:
+        item = _item_decoder.decode(result)
+    else:
+        item = _items_decoder.decode(result).first
+    if item is None:
+        return None, None
+    number = item.block_number
+    if isinstance(number, str):
+        number = parse_quantity(number, lenient=True)
+    return number, None if item.block_hash is None else item.block_hash.lower()
+
+
+def _contradicts(number: int, block_hash: str | None, heads: HeadView) -> bool:
+    known = heads.hash_at(number)
+    return known is not None and block_hash is not None and known != block_hash
+
+
+def _is_final(number: int, heads: HeadView) -> bool:
+    return heads.finalized_number is not None and number <= heads.finalized_number
+
+
+def _is_null(result: Raw | bytes) -> bool:
+    # Compared by length first: an answer can be many megabytes, and `bytes` would copy it.
+    return len(memoryview(result)) == len(NULL) and bytes(result) == NULL

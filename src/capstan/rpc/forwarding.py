@@ -1,0 +1,164 @@
+"""How one read or submission gets its answer: from memory, from a call already under way, or from an upstream.
+
+Called by the RPC service for each call that may be answered at all. It joins the cache, the log ranges, the sticky
+filters, the heads and the upstream pool, and knows nothing of HTTP, keys, limits or batches. `eth_blockNumber` is
+answered from the followed head, so that it never goes back; reads at the head go to upstreams that have that head.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+from msgspec import Raw
+
+from capstan.chain.filters import FILTER_METHODS, FilterRouter
+from capstan.chain.models import Attempt
+from capstan.chain.pool import Repeat
+from capstan.chain.registry import Network
+from capstan.core.clock import Clock
+from capstan.core.hexes import to_quantity
+from capstan.rpc.cache.gateway import Plan, RpcCache
+from capstan.rpc.cache.models import HeadView
+from capstan.rpc.logs import LogReader
+from capstan.rpc.methods import Kind, Method
+
+_REPEATS = {Kind.READ: Repeat.FREELY, Kind.SUBMIT: Repeat.ELSEWHERE, Kind.ACTION: Repeat.NEVER}
+# Answers that name the block they are in; one beyond the followed head is news of a new head.
+_NEWS = frozenset(
+    {"eth_getTransactionReceipt", "eth_getTransactionByHash", "eth_getBlockByNumber", "eth_getBlockByHash"}
+)
+_TELLS_HEAD = "eth_blockNumber"
+_LOGS = "eth_getLogs"
+
+
+class Heads(HeadView, Protocol):
+    """The followed head of one network."""
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the head was looked for within the usual rhythm, so that it may be announced."""
+        ...
+
+    def nudge(self) -> None:
+        """There may be a newer head: look for it soon."""
+        ...
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """A result as JSON text, and where it came from: `hit`, `miss` or `coalesced`."""
+
+    result: bytes | Raw
+    source: str
+
+
+class Asking(msgspec.Struct, gc=False):
+    """What the forwarder needs to know of one call."""
+
+    network: Network
+    # Whose filters may be used.
+    owner: str
+    method: str
+    params: bytes
+    kind: Method
+    ends_at: float
+    archive: bool
+    plan: Plan | None = None
+    attempts: list[Attempt] | None = None
+
+
+class _BlockOf(msgspec.Struct):
+    """The block number that an answer names, under either of its names."""
+
+    number: str | None = None
+    block_number: str | None = msgspec.field(default=None, name="blockNumber")
+
+
+_block_decoder = msgspec.json.Decoder(_BlockOf | None)
+
+
+class Forwarder:
+    """Gets answers."""
+
+    def __init__(
+        self,
+        cache: RpcCache,
+        logs: LogReader,
+        filters: FilterRouter,
+        clock: Clock,
+        *,
+        heads: Callable[[Network], Heads],
+    ) -> None:
+        self._cache = cache
+        self._logs = logs
+        self._filters = filters
+        self._clock = clock
+        self._heads = heads
+
+    def now(self, network: Network, method: str, params: bytes) -> bytes | Plan:
+        """The answer to a read if it is in memory, else the plan to hand back with `ask`."""
+        heads = self._heads(network)
+        if method == _TELLS_HEAD and heads.latest_number is not None and heads.is_fresh:
+            return b'"%b"' % to_quantity(heads.latest_number).encode()
+        return self._cache.lookup_now(network.name, network.spec.family, method, params, heads)
+
+    async def ask(self, asking: Asking) -> Answer:
+        """The answer. Raises the node's error and the failures of the pool."""
+        if asking.method in FILTER_METHODS and asking.network.spec.family == "evm":
+            return await self._ask_filter(asking)
+        if asking.kind.kind is not Kind.READ:
+            result = await self._upstream(asking, asking.params)
+            if asking.kind.kind is Kind.ACTION and asking.network.spec.dev_methods:
+                # The chain was told to change: nothing that was said of it is certain any more.
+                self._cache.forget(asking.network.name)
+                self._heads(asking.network).nudge()
+            return Answer(result, "miss")
+        found = asking.plan or self.now(asking.network, asking.method, asking.params)
+        if isinstance(found, bytes):
+            return Answer(found, "hit")
+        asking.plan = found
+        if asking.method == _LOGS:
+            heads = self._heads(asking.network)
+            logs = await self._logs.get_logs(
+                asking.network.name, asking.params, heads, lambda params: self._upstream(asking, params)
+            )
+            return Answer(logs.result, "miss" if logs.calls else "hit")
+        result, source = await self._cache.fetch(
+            found, lambda: self._upstream(asking, asking.params), self._remaining(asking)
+        )
+        if source == "miss" and asking.method in _NEWS:
+            self._note_news(asking, result)
+        return Answer(result, source)
+
+    async def _ask_filter(self, asking: Asking) -> Answer:
+        result = await self._filters.call(
+            asking.network.pool, asking.owner, asking.method, asking.params, timeout=self._remaining(asking)
+        )
+        return Answer(result, "miss")
+
+    async def _upstream(self, asking: Asking, params: bytes) -> Raw:
+        policy = asking.plan.policy if asking.plan is not None else None
+        return await asking.network.pool.call(
+            asking.method,
+            params,
+            timeout=self._remaining(asking),
+            repeat=_REPEATS[asking.kind.kind],
+            needs_block=policy.number if policy is not None else None,
+            archive=asking.archive,
+            attempts=asking.attempts,
+        )
+
+    def _note_news(self, asking: Asking, result: Raw) -> None:
+        """An answer from a block beyond the followed head: what was kept for the old head holds no longer."""
+        heads = self._heads(asking.network)
+        known = heads.latest_number
+        try:
+            named = _block_decoder.decode(result)
+            number = int((named.block_number or named.number or "0x0"), 16) if named is not None else 0
+        except (msgspec.DecodeError, ValueError):
+            return
+        if known is not None and number > known:
+            self._cache.forget_head(asking.network.name)
+            heads.nudge()
+
+    def _remaining(self, asking: Asking) -> float:
+        return max(0.001, asking.ends_at - self._clock.monotonic())
