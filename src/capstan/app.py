@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import structlog
 from litestar.handlers import HTTPRouteHandler
 from prometheus_client import CollectorRegistry, start_http_server
-from sqlalchemy import text
+from sqlalchemy import select
 
 from capstan import __version__
 from capstan.access.directory import KeyDirectory
@@ -24,20 +24,20 @@ from capstan.access.routes import access_routes
 from capstan.access.store import AccessStore
 from capstan.catalogue.networks import Networks
 from capstan.catalogue.units import UnitTable
-from capstan.chain.heads import LatestHeads
-from capstan.chain.registry import ChainRegistry, Network
-from capstan.chain.upstream import open_session
+from capstan.chain.registry import Network
 from capstan.core.clock import SystemClock
 from capstan.core.ids import RequestIds
 from capstan.gas.routes import gas_routes
 from capstan.gas.service import GasPriceService
+from capstan.gateway import Gateway
 from capstan.limits.day import DayLedger
 from capstan.limits.memory import MemoryLimiter
 from capstan.limits.models import Decision, Limits, RateLimiter
 from capstan.limits.redis import RedisLimiter, connect
 from capstan.limits.store import DayStore
+from capstan.rpc.methods import is_known_name
 from capstan.rpc.routes import rpc_routes
-from capstan.rpc.service import RpcLimits, RpcService
+from capstan.rpc.service import RpcService
 from capstan.server.accesslog import AccessLog
 from capstan.server.admission import Admission, anonymous_subject
 from capstan.server.asgi import build_application
@@ -52,7 +52,12 @@ from capstan.server.responses import ResponseEncoder
 from capstan.server.telemetry import Telemetry
 from capstan.settings import LiveSettings, ReloadFailed, Settings, SettingsError
 from capstan.storage.database import Database
-from capstan.wiring import network_specs, open_database
+from capstan.storage.schema import access_version
+from capstan.usage.ledger import UsageLedger
+from capstan.usage.recorder import UsageRecorder
+from capstan.usage.routes import usage_routes
+from capstan.usage.store import UsageStore
+from capstan.wiring import open_database
 
 log = structlog.get_logger(__name__)
 
@@ -72,8 +77,9 @@ class Application:
         self._reach = NetworkReach(lambda: self._networks)
         self._plans = PlanBook(lambda name: live.current.plans.get(name))
         self._limiter: RateLimiter
-        self._registry: ChainRegistry
-        self._heads: LatestHeads
+        self._gateway: Gateway
+        self._usage: UsageRecorder
+        self._usage_store: UsageStore
         self._gas_prices: GasPriceService
         self._readiness: ReadinessChecks
         self._gate: Gate
@@ -176,15 +182,12 @@ class Application:
         self._limiter = self._build_limiter(database, stack)
         await self._limiter.start()
         stack.push_async_callback(self._limiter.close)
-        self._registry = ChainRegistry(open_session(), self._clock)
-        stack.push_async_callback(self._registry.close)
-        self._registry.replace(network_specs(settings))
-        self._heads = LatestHeads(self._clock)
-        stack.push_async_callback(self._heads.close)
-        # Known heads from the first request on: what an old block is, and so what it costs, depends on them.
-        for network in self._registry.networks():
-            self._heads.head(network)
-        self._gas_prices = GasPriceService(clock=self._clock, head=self._heads.head)
+        self._usage = UsageRecorder(UsageLedger(database), self._clock, self.metrics, known=is_known_name)
+        await self._usage.start()
+        self._usage_store = UsageStore(database, self._clock)
+        stack.push_async_callback(self._usage.close)
+        self._gateway = await Gateway.open(settings, self._clock, self.metrics, stack)
+        self._gas_prices = GasPriceService(clock=self._clock, head=self._gateway.heads.head)
         stack.push_async_callback(self._gas_prices.close)
         self._live.on_change(self._apply)
         self._readiness = ReadinessChecks({"database": lambda: _ping(database)})
@@ -246,6 +249,7 @@ class Application:
             request_timeout_seconds=settings.server.request_timeout_seconds,
             access_log=self._access_log,
             request_ids=self._request_ids,
+            origins=settings.server.cors_origins,
         )
         self._fast_path = FastPath(
             directory,
@@ -270,30 +274,29 @@ class Application:
             *access_routes(self._plans, lambda: self._networks),
             *rpc_routes(rpc, self._exact_network),
             *gas_routes(self._gas_prices, self._network_of_chain),
+            *usage_routes(self._usage_store),
         ]
 
     def _exact_network(self, caller: Caller, chain: str, network: str) -> Network:
         found = self._reach.exact(caller, chain, network)
-        return self._registry.get(found.chain, found.network)
+        return self._gateway.registry.get(found.chain, found.network)
 
     def _network_of_chain(self, caller: Caller, chain: str, network: str | None) -> Network:
         found = self._reach.of_chain(caller, chain, network)
-        return self._registry.get(found.chain, found.network)
+        return self._gateway.registry.get(found.chain, found.network)
 
     def _build_rpc(self) -> RpcService:
-        server = self._live.current.server
-        return RpcService(
-            cost=lambda method, archive: self._units.cost(method, archive=archive),
-            head=self._heads.head,
+        return self._gateway.service(
+            self._live.current,
+            units=lambda: self._units,
             archive_depth=lambda: self._live.current.units.archive_depth,
-            clock=self._clock,
-            limits=RpcLimits(max_body_bytes=server.body_limit_bytes, max_batch_items=server.batch_limit),
+            usage=self._usage,
         )
 
     def _apply(self, _old: Settings, settings: Settings) -> None:
         """Take over reloaded settings. Builds first and swaps last, so a failure changes nothing."""
         units, networks = settings.units.table(), settings.catalogue()
-        self._registry.replace(network_specs(settings))
+        self._gateway.apply(settings)
         self._units, self._networks = units, networks
         self._fast_path.forget_networks()
         self._plans.forget()
@@ -317,4 +320,5 @@ class Application:
 
 async def _ping(database: Database) -> None:
     async with database.read() as connection:
-        await connection.execute(text("SELECT 1"))
+        # A real table: a file that is damaged still answers SELECT 1.
+        await connection.execute(select(access_version.c.version))

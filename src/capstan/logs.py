@@ -46,7 +46,8 @@ def configure_logs(level: str, style: Literal["json", "console"]) -> None:
     root.handlers = [handler]
     root.setLevel(level.upper())
     # These tell about every connection and statement at info level, which our own lines already do better.
-    for noisy in ("uvicorn", "uvicorn.error", "alembic", "aiosqlite", "sqlalchemy", "httpx"):
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    for noisy in ("uvicorn", "alembic", "aiosqlite", "sqlalchemy", "httpx"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 

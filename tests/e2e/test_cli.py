@@ -173,3 +173,11 @@ def test_networks_are_listed_and_checked(data: list[str], evm_devnet_url: str) -
     checked = run_command("networks", "check", *data, settings=settings)
     assert checked.returncode == 0
     assert "ok" in checked.stdout
+
+
+def test_reading_commands_do_not_make_a_database(tmp_path: Path) -> None:
+    nowhere = tmp_path / "typo"
+    done = run_command("keys", "list", "--data-dir", str(nowhere))
+    assert done.returncode == 4
+    assert str(nowhere) in done.stderr
+    assert not nowhere.exists()

@@ -1,5 +1,6 @@
 """Every bad request gets the error body, the right status and the rate-limit headers."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,8 @@ BAD: list[tuple[str, str, str, dict[str, Any], int, str, str]] = [
     ("unknown path without key", "GET", "/v1/nothing", {"key": None}, 404, "not_found", "/v1/nothing"),
     ("unknown root path", "GET", "/nothing", {"key": None}, 404, "not_found", "/nothing"),
     ("the root", "GET", "/", {"key": None}, 404, "not_found", "/docs"),
+    ("the framework's own schema", "GET", "/internal/schema", {"key": None}, 404, "not_found", "nothing"),
+    ("a file of it", "GET", "/internal/schema/openapi.json", {}, 404, "not_found", "nothing"),
     ("another version", "GET", "/v2/account", {}, 404, "not_found", "/v2/account"),
     ("path with odd characters", "GET", "/v1/%00%ff%3Cscript%3E", {}, 404, "not_found", "nothing"),
     ("long path", "GET", "/v1/" + "x" * 4000, {}, 404, "not_found", "nothing"),
@@ -176,6 +179,42 @@ def test_a_message_never_repeats_a_key(target: Target) -> None:
     assert secret not in answer.text
     assert secret not in target.service.log_text
     assert "svc_test_[redacted]" in answer.text
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/docs", "/v1/openapi.json", "/v1/account", GAS])
+def test_head_answers_as_get_without_the_body(target: Target, path: str) -> None:
+    answer = target.request("HEAD", path)
+    assert answer.status_code == 200
+    assert answer.content == b""
+    assert_standard_headers(answer)
+
+
+def test_a_body_in_a_great_many_pieces_stalls_nobody(target: Target) -> None:
+    pieces = b"1\r\n \r\n" * 200_000
+    head = b"POST /v1/rpc/ethereum/devnet HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    began = time.process_time()
+    answer = exchange(target.service.origin, head + pieces + b"0\r\n\r\n", seconds=60)
+    assert_error(answer, 401, "unauthorized")
+    assert time.process_time() - began < 30
+
+
+def test_a_body_over_the_limit_is_counted_against_its_key(target: Target) -> None:
+    answer = target.request("POST", RPC, content=b" " * 5_242_881)
+    assert_error(answer, 413, "payload_too_large")
+    # The key's account has no limit; an address has one.
+    assert answer.headers["x-ratelimit-limit"] == "0"
+
+
+def test_garbage_after_a_request_does_not_take_its_answer_away(target: Target) -> None:
+    body = b'{"jsonrpc":"2.0","id":1,"method":"eth_getBalance","params":["0x%040x","latest"]}' % 77
+    request = b"POST /v1/rpc/ethereum/devnet HTTP/1.1\r\nHost: x\r\nX-API-Key: %b\r\nContent-Length: %d\r\n\r\n%b" % (
+        target.keys["test"].encode(),
+        len(body),
+        body,
+    )
+    answer = exchange(target.service.origin, request + b"GARBAGE GARBAGE\r\n\r\n")
+    assert answer.status == 200
+    assert answer.json()["result"] == "0x0"
 
 
 def test_wrong_methods_name_the_right_ones(target: Target) -> None:

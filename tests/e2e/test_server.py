@@ -224,6 +224,12 @@ def test_cors_answers_only_the_origins_it_was_told(start_service: StartService, 
     refused = httpx.get(f"{service.base_url}/account", headers=mine, timeout=20)
     assert refused.status_code == 401
     assert refused.headers["access-control-allow-origin"] == "https://app.example.com"
+    asked = httpx.options(
+        f"{service.base_url}/account",
+        headers={"Origin": "https://evil.example", "Access-Control-Request-Method": "GET"},
+        timeout=20,
+    )
+    assert "cors_origins" in assert_error(asked, 403, "forbidden")
     other = httpx.get(
         f"{service.base_url}/account", headers={"Origin": "https://evil.example", "X-API-Key": key}, timeout=20
     )
@@ -256,3 +262,42 @@ def test_a_port_in_use_is_one_clear_line(start_service: StartService, tmp_path: 
     assert str(port) in done.stderr
     assert "--port" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_request_half_sent_at_the_stop_is_still_answered(start_service: StartService, capstan: RunCapstan) -> None:
+    key = capstan("keys", "create")["key"]
+    service = start_service()
+    body = b'{"jsonrpc":"2.0","id":1,"method":"eth_chainId","params":[]}'
+    with _connect(service) as connection:
+        connection.sendall(
+            b"POST /v1/rpc/ethereum/sepolia HTTP/1.1\r\nHost: x\r\nX-API-Key: %b\r\nContent-Length: %d\r\n\r\n%b"
+            % (key.encode(), len(body), body[:-5])
+        )
+        # The server has read what was sent once it answers on another connection.
+        assert httpx.get(f"{service.origin}/healthz", timeout=20).status_code == 200
+        service.process.send_signal(signal.SIGTERM)
+        threading.Event().wait(0.5)
+        connection.sendall(body[-5:])
+        assert_error(read_answer(connection), 404, "not_found")
+    assert service.stop() == 0
+
+
+def test_a_damaged_database_is_an_error_and_never_a_silence(
+    start_service: StartService, capstan: RunCapstan, tmp_path: Path
+) -> None:
+    key = capstan("keys", "create")["key"]
+    service = start_service({"networks": {"ethereum/sepolia": {"upstreams": ["http://127.0.0.1:1"]}}})
+    for file in (tmp_path / "data").glob("capstan.db*"):
+        file.write_bytes(b"\xff" * 65536)
+    call = {"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}
+    headers = {"X-API-Key": key}
+    answer = httpx.post(f"{service.base_url}/rpc/ethereum/sepolia", json=call, headers=headers, timeout=20)
+    assert answer.status_code in (500, 503)
+    assert_standard_headers(answer)
+    assert_error(httpx.get(f"{service.origin}/readyz", timeout=20), 503, "unavailable")
+
+
+def test_a_large_head_is_refused_also_when_it_comes_in_one_piece(start_service: StartService) -> None:
+    service = start_service()
+    request = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Large: " + b"a" * 70_000 + b"\r\n\r\n"
+    assert_error(exchange(service.origin, request), 431, "headers_too_large")

@@ -17,7 +17,6 @@ from capstan.access.models import ALL_SCOPES, NO_OVERRIDES, Account, ApiKey, Cal
 from capstan.access.secrets import digest, well_formed
 from capstan.access.store import AccessStore
 from capstan.core.clock import Clock, utc
-from capstan.storage.errors import StorageError, StorageUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -122,9 +121,10 @@ class KeyDirectory:
             await asyncio.sleep(self._poll_seconds)
             try:
                 await self.refresh()
-            except StorageError as error:
+            except Exception as error:
+                # Whatever it was, the watch goes on: without it, revocations would not be noticed.
                 if healthy:
-                    log.warning("access_watch_failed", reason=str(error), trusted_for=self._max_staleness_seconds)
+                    log.warning("access_watch_failed", reason=repr(error), trusted_for=self._max_staleness_seconds)
                 healthy = False
             else:
                 if not healthy:
@@ -142,9 +142,9 @@ class KeyDirectory:
             return
         try:
             await self._store.touch_keys(used, utc(self._clock))
-        except StorageUnavailable as error:
+        except Exception as error:
             # The time of last use is a convenience; losing one flush is better than holding ever more in memory.
-            log.warning("last_used_not_written", keys=len(used), reason=str(error))
+            log.warning("last_used_not_written", keys=len(used), reason=repr(error))
 
 
 def _caller(key: ApiKey, account: Account) -> Caller | None:

@@ -48,7 +48,7 @@ def create(
     async def work(service: AccessService) -> Account:
         return await service.create_account(name, plan.value, overrides)
 
-    account = with_access(config, data_dir, work)
+    account = with_access(config, data_dir, work, may_create=True)
     if as_json:
         print_json(_view(account))
     else:

@@ -71,17 +71,36 @@ async def access_service(settings: Settings) -> AsyncIterator[AccessService]:
 
 
 def with_access(
-    config: Path | None, data_dir: Path | None, work: Callable[[AccessService], Coroutine[Any, Any, T]]
+    config: Path | None,
+    data_dir: Path | None,
+    work: Callable[[AccessService], Coroutine[Any, Any, T]],
+    *,
+    may_create: bool = False,
 ) -> T:
-    """Run `work` with the access service."""
+    """Run `work` with the access service. Only commands that make something may make the database, too."""
     settings = load(config, data_dir).current
     quiet_logs(settings)
+    missing = _missing_database(settings)
+    if missing is not None and not may_create:
+        complain(f"there is no database at {missing}; check --data-dir, or start the service first")
+        raise typer.Exit(ExitCode.AWAY)
+    if missing is not None:
+        complain(f"making a new database at {missing}")
 
     async def run() -> T:
         async with access_service(settings) as service:
             return await work(service)
 
     return asyncio.run(run())
+
+
+def _missing_database(settings: Settings) -> str | None:
+    """The embedded database file that ought to be there and is not."""
+    prefix = "sqlite:///"
+    if not settings.storage_url.startswith(prefix):
+        return None
+    path = Path(settings.storage_url.removeprefix(prefix))
+    return None if path.exists() else str(path)
 
 
 def print_json(value: Any) -> None:

@@ -25,7 +25,7 @@ def dev(
 ) -> None:
     """Run the service and its development chains until Ctrl-C. Writes DATA_DIR/dev.json when ready."""
     data_dir = data_dir.absolute()
-    data_dir.mkdir(parents=True, exist_ok=True)
+    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _only_one(data_dir):
         (data_dir / DEV_FILE).unlink(missing_ok=True)
         configure_logs(log_level, "console")

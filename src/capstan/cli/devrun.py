@@ -29,12 +29,15 @@ from capstan.devnet.evm import EvmNode
 from capstan.devnet.install import ensure_node_project
 from capstan.devnet.models import Deployment
 from capstan.devnet.solana.process import SolanaNode
+from capstan.server.listener import bind
 from capstan.settings import LiveSettings
 
 _ANONYMOUS_REQUESTS_PER_SECOND = 100_000
 
 
 async def run_development(host: str, port: int, data_dir: Path, block_time: float, log_level: str) -> None:
+    # Before the chains are started: a port that is taken should be said at once.
+    bind(host, port).close()
     async with AsyncExitStack() as stack:
         project = await asyncio.to_thread(ensure_node_project, _say)
         _say("starting the development chains")

@@ -131,9 +131,14 @@ async def _upstreams(settings: Settings) -> list[Finding]:
         for result in results
     ]
     newest = max((result.head_time for result in results if result.head_time is not None), default=None)
-    if newest is not None and newest - time.time() > _HEAD_TOLERANCE_SECONDS:
+    if newest is not None:
         ahead = newest - time.time()
-        findings.append(Finding("clock", "failed", f"is {ahead:.0f} s behind the newest block; synchronise it (NTP)"))
+        behind = ahead > _HEAD_TOLERANCE_SECONDS
+        findings.append(
+            Finding("clock", "failed", f"is {ahead:.0f} s behind the newest block; synchronise it (NTP)")
+            if behind
+            else Finding("clock", "ok", "is not behind the newest block")
+        )
     return findings
 
 

@@ -49,7 +49,7 @@ def create(
             account_id = (await service.create_account(name, _plan(plan))).id
         return await service.create_key(account_id, name=name, mode=_mode(mode), scopes=scope or None)
 
-    issued = with_access(config, data_dir, work)
+    issued = with_access(config, data_dir, work, may_create=True)
     if as_json:
         print_json({"key": issued.secret, **_view(issued.key)})
         return

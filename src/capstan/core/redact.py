@@ -6,7 +6,7 @@ shape of our own secrets only; other secrets are kept out of logs by not passing
 
 import re
 
-_SECRETS = re.compile(r"(svc_(?:live|test)_)[0-9A-Za-z_-]+|(whsec_)[0-9A-Za-z+/=_-]+")
+_SECRETS = re.compile(r"(svc_(?:live|test)_)[0-9A-Za-z_-]+|(whsec_)[0-9A-Za-z+/=_-]+", re.IGNORECASE)
 _LONGEST = 200
 
 

@@ -117,7 +117,9 @@ def _install(node: Path, npm: Path, source: Path, directory: Path, report: Repor
 
 
 def _run_npm(node: Path, npm: Path, project: Path, log: Path) -> None:
-    environment = {**os.environ, "npm_config_update_notifier": "false"}
+    # npm's cache and logs stay beside the project as well: nothing outside the Python environment is written.
+    cache = str(project.parent / "npm-cache")
+    environment = {"npm_config_cache": cache, **os.environ, "npm_config_update_notifier": "false"}
     with log.open("wb") as output:
         # Its own session: Ctrl-C reaches this process alone, which then ends npm and its helpers below.
         process = subprocess.Popen(

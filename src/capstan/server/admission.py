@@ -15,7 +15,8 @@ from litestar.handlers.base import BaseRouteHandler
 
 from capstan.access.directory import KeyDirectory
 from capstan.access.models import Caller, Scope
-from capstan.core.errors import ApiError, Forbidden, RateLimited, Unavailable
+from capstan.core.errors import ApiError, Forbidden, NotFound, RateLimited, Unavailable
+from capstan.core.redact import quoted
 from capstan.limits.models import Decision, Limits, RateLimiter
 from capstan.server.context import RequestContext, context_of
 from capstan.server.identity import Headers, invalid_key, missing_key, presented_key
@@ -164,7 +165,11 @@ def guard(admission: Admission) -> Callable[[ASGIConnection[Any, Any, Any, Any],
         if handler.opt.get("charged_by_handler"):
             await admission.identify(context, headers)
             return
-        await admission.admit(context, headers, units=handler.opt["units"], scopes=handler.opt.get("scopes", ()))
+        units = handler.opt.get("units")
+        if units is None:
+            # A route that the framework made and nobody priced is not ours to serve.
+            raise NotFound(f"there is nothing at {quoted(context.path)}; see /docs for every path")
+        await admission.admit(context, headers, units=units, scopes=handler.opt.get("scopes", ()))
 
     return admit
 

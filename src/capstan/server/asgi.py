@@ -50,7 +50,7 @@ def build_application(
             version=version,
             description="A self-hosted blockchain infrastructure API.",
             use_handler_docstrings=True,
-            # Litestar's own copy lacks what openapi.py adds; it is mounted out of sight and guarded like any route.
+            # Litestar's own copy lacks what openapi.py adds; it is mounted out of sight, where the guard says 404.
             path="/internal/schema",
             render_plugins=[JsonRenderPlugin(path="/openapi.json")],
         ),

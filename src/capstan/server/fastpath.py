@@ -18,6 +18,7 @@ from capstan.core.errors import ApiError, NotFound, render
 from capstan.core.ids import RequestIds
 from capstan.core.redact import quoted
 from capstan.limits.models import Decision, Limits, RateLimiter
+from capstan.rpc.cache.gateway import Plan
 from capstan.rpc.models import RpcReply
 from capstan.rpc.service import Prepared, RpcService
 from capstan.server.accesslog import AccessLine, AccessLog
@@ -36,6 +37,7 @@ _ROUTE = "/v1/rpc/{chain}/{network}"
 # Headers that change how a request is treated; with one of them it takes the longer of the two ways.
 _SPECIAL = frozenset({b"authorization", b"x-request-id", b"x-forwarded-for", b"x-explain"})
 _MOST_TARGETS = 10_000
+_LONGEST_TARGET = 128
 # v1, rpc, chain, network.
 _PATH_PARTS = 4
 
@@ -97,10 +99,9 @@ class FastPath:
         decision = self._limiter.take_now(caller.account_id, limits, requests=requests, units=prepared.units)
         if decision is None:
             return self._answer_slowly(target, headers, body, client, keep_alive, started)
-        if decision.allowed:
-            reply = self._service.answer_now(caller, network, prepared)
-            if reply is not None:
-                return self._answered(reply, decision, caller, target, client, keep_alive, started, prepared.units)
+        found = self._service.answer_now(caller, network, prepared, started) if decision.allowed else None
+        if isinstance(found, bytes):
+            return self._answered(found, decision, caller, target, client, keep_alive, started, prepared.units)
         context = RequestContext(
             request_id=self._request_ids.next(),
             client=client,
@@ -113,7 +114,7 @@ class FastPath:
         )
         if not decision.allowed:
             return self._error(context, rate_limited(decision, limits, requests, prepared.units), keep_alive)
-        return self._finish(context, network, prepared, keep_alive)
+        return self._finish(context, network, prepared, found, keep_alive)
 
     def _answered(
         self,
@@ -149,13 +150,15 @@ class FastPath:
         caller = self._directory.find_now(key)
         return None if caller is None or caller.suspended else caller
 
-    async def _finish(self, context: RequestContext, network: Network, prepared: Prepared, keep_alive: bool) -> bytes:
+    async def _finish(
+        self, context: RequestContext, network: Network, prepared: Prepared, plan: Plan | None, keep_alive: bool
+    ) -> bytes:
         """Answer a request that was admitted and charged for, asking upstreams."""
         assert context.caller is not None
         meter = RequestMeter(self._admission, context)
         try:
             reply = await self._service.answer(
-                context.caller, network, prepared, refund=meter.refund, request_id=context.request_id
+                context.caller, network, prepared, refund=meter.refund, request_id=context.request_id, plan=plan
             )
         except Exception as error:
             return self._fault(context, error, keep_alive)
@@ -178,16 +181,52 @@ class FastPath:
             network = self._find_network(caller, *_names(context.path))
             self._remember(target, caller, network)
             reply = await self._service.handle(
-                caller, network, body, charge=meter.charge, refund=meter.refund, request_id=context.request_id
+                caller,
+                network,
+                body,
+                charge=meter.charge,
+                refund=meter.refund,
+                request_id=context.request_id,
+                explain=any(name == b"x-explain" and value == b"1" for name, value in headers),
             )
         except Exception as error:
-            over = None
-            if context.decision is None:
-                over = await self._admission.count_refused(context, headers)
-            return self._fault(context, over or error, keep_alive)
+            return await self._refused(context, headers, error, keep_alive)
         return self._success(context, reply, keep_alive)
 
+    async def refuse(self, target: bytes, headers: Headers, client: str, error: ApiError) -> bytes:
+        """The response to a request that the protocol refuses, counted against its key or address; then it closes."""
+        context = RequestContext(
+            request_id=request_id_of(headers) or self._request_ids.next(),
+            client=self._addresses.of(client, headers),
+            method="POST",
+            path=_path(target),
+            started=self._clock.monotonic(),
+        )
+        return await self._refused(context, headers, error, keep_alive=False)
+
+    def note_refusal(self, status: int, size: int, client: str, request_id: str) -> None:
+        """Record an answer that the protocol gave before there was a request to speak of."""
+        self._telemetry.request("other", "unrouted", status, 0.0)
+        if self._access_log.enabled:
+            self._log(request_id, status, size, 0, client, None, "-", 0.0)
+
+    async def _refused(self, context: RequestContext, headers: Headers, error: Exception, keep_alive: bool) -> bytes:
+        if context.decision is None:
+            try:
+                error = await self._admission.count_refused(context, headers) or error
+            except Exception as other:
+                error = other
+        if context.decision is None:
+            # Not even the limits could be asked: say what holds for an address that has asked for nothing.
+            context.decision = self._unknown_limits()
+        return self._fault(context, error, keep_alive)
+
+    def _unknown_limits(self) -> Decision:
+        return Decision(True, 0, 0, int(self._clock.now()) + 1, 0, "")
+
     def _remember(self, target: bytes, caller: Caller, network: Network) -> None:
+        if len(target) > _LONGEST_TARGET or b"?" in target:
+            return
         if len(self._targets) >= _MOST_TARGETS:
             self._targets.clear()
         self._targets[(target, caller.mode)] = network

@@ -6,13 +6,15 @@ bodies are the business of the layers inside.
 """
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 from litestar.types import ASGIApp, Message, Receive, Send
 
 from capstan.core.clock import Clock
-from capstan.core.errors import ApiError, Unavailable, render
+from capstan.core.errors import ApiError, Forbidden, Unavailable, render
 from capstan.core.ids import RequestIds
+from capstan.core.redact import quoted
 from capstan.limits.models import Decision
 from capstan.server.accesslog import AccessLine, AccessLog
 from capstan.server.admission import Admission
@@ -36,6 +38,7 @@ class Gate:
         request_timeout_seconds: float,
         access_log: AccessLog,
         request_ids: RequestIds,
+        origins: Collection[str] = (),
     ) -> None:
         self._app = app
         self._admission = admission
@@ -45,16 +48,21 @@ class Gate:
         self._timeout = request_timeout_seconds
         self._access_log = access_log
         self._request_ids = request_ids
+        self._origins = frozenset(origins)
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         context = self._context(scope)
+        if scope["method"] == "HEAD":
+            # Answered as GET; uvicorn, which keeps the scope it made, leaves the body out.
+            scope = {**scope, "method": "GET"}
         attach(scope, context)
         response = _Response(send, context, self._admission, scope["headers"])
         try:
             async with asyncio.timeout(self._timeout):
+                self._check_preflight(scope)
                 await self._app(scope, receive, response.send)
         except TimeoutError:
             await response.fail(Unavailable("the request took too long and was stopped; try again", retry_after=1))
@@ -75,6 +83,15 @@ class Gate:
             path=scope["path"],
             started=self._clock.monotonic(),
         )
+
+    def _check_preflight(self, scope: Any) -> None:
+        """Refuse a browser's question for an origin that is not allowed, in the words of the API."""
+        if scope["method"] != "OPTIONS" or not self._origins or "*" in self._origins:
+            return
+        headers = dict(scope["headers"])
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        if b"access-control-request-method" in headers and origin not in self._origins:
+            raise Forbidden(f"pages of {quoted(origin)} may not call this service; see server.cors_origins")
 
     def _record(self, scope: Any, context: RequestContext) -> None:
         seconds = self._clock.monotonic() - context.started

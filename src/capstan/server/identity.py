@@ -22,7 +22,7 @@ def presented_key(headers: Headers) -> str | None:
     keys: set[str] = set()
     other_scheme = False
     for name, value in headers:
-        if name == b"x-api-key":
+        if name == b"x-api-key" and value.strip():
             keys.add(value.decode("latin-1").strip())
         elif name == b"authorization":
             scheme, _, credentials = value.decode("latin-1").strip().partition(" ")

@@ -61,17 +61,17 @@ def page_routes(pages: Pages) -> list[HTTPRouteHandler]:
 
     @get("/docs", opt=_HIDDEN, include_in_schema=False)
     async def reference(request: Request[Any, Any, Any]) -> Response[str]:
-        return Response(pages.reference(request.app), media_type="text/html; charset=utf-8", headers=_PAGE_HEADERS)
+        return Response(pages.reference(request.app), media_type="text/html", headers=_PAGE_HEADERS)
 
     @get("/docs/{name:str}", opt=_HIDDEN, include_in_schema=False)
     async def asset(name: str) -> Response[bytes]:
         found = static_file(name)
         if found is None:
             raise NotFound("there is no such file; see /docs")
-        return Response(found[0], media_type=found[1], headers=_PAGE_HEADERS)
+        return Response(found[0], media_type=found[1].partition(";")[0], headers=_PAGE_HEADERS)
 
     @get("/dashboard", opt=_HIDDEN, include_in_schema=False)
     async def dashboard() -> Response[str]:
-        return Response(_DASHBOARD, media_type="text/html; charset=utf-8", headers=_PAGE_HEADERS)
+        return Response(_DASHBOARD, media_type="text/html", headers=_PAGE_HEADERS)
 
     return [openapi, reference, asset, dashboard]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
+import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from capstan.core.errors import ApiError, InvalidRequest, PayloadTooLarge, Unavailable, render
@@ -22,6 +23,8 @@ from capstan.core.ids import RequestIds
 from capstan.limits.models import Decision
 from capstan.server.fastpath import PREFIX, FastPath
 from capstan.server.responses import ResponseEncoder
+
+log = structlog.get_logger(__name__)
 
 _SWEEP_SECONDS = 1.0
 
@@ -89,7 +92,11 @@ class CapstanProtocol(HttpToolsProtocol):
         self._in_body = False
         # When the client must have gone on, by the clock of the loop; and the body of a fast request.
         self.deadline = math.inf
-        self._fast_body: bytes | None = None
+        self._fast_body: list[bytes] | None = None
+        self._fast_size = 0
+        # What comes after this request is not listened to: the connection ends with its answer.
+        self._deaf = False
+        self._close_after_answer = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn declares it
         super().connection_made(transport)
@@ -100,7 +107,7 @@ class CapstanProtocol(HttpToolsProtocol):
         self.deadline = self.loop.time() + limits.header_timeout_seconds
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self._deaf or self.transport.is_closing():
             return
         if self._in_head:
             self._head_bytes += len(data)
@@ -119,12 +126,20 @@ class CapstanProtocol(HttpToolsProtocol):
         self.deadline = self.loop.time() + self.surroundings.limits.header_timeout_seconds
 
     def on_headers_complete(self) -> None:
+        limits = self.surroundings.limits
+        # A head that came in one piece with its end is weighed here, when the piece was large enough to matter.
+        too_large = self._head_bytes > limits.max_header_bytes and self._head_size() > limits.max_header_bytes
         self._in_head = False
         self._head_bytes = 0
         self._in_body = True
-        self.deadline = self.loop.time() + self.surroundings.limits.body_timeout_seconds
+        self.deadline = self.loop.time() + limits.body_timeout_seconds
+        if too_large:
+            self._deaf = True
+            self._refuse(HeadersTooLarge(f"the request head is over {limits.max_header_bytes} bytes"))
+            return
         if self._is_fast():
-            self._fast_body = b""
+            self._fast_body = []
+            self._fast_size = 0
             return
         url, headers, expect = self.url, self.headers, self.expect_100_continue
         super().on_message_begin()
@@ -134,16 +149,22 @@ class CapstanProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self.deadline = self.loop.time() + self.surroundings.limits.body_timeout_seconds
+        if self._deaf:
+            return
         if self._fast_body is None:
             super().on_body(body)
             return
-        self._fast_body = self._fast_body + body if self._fast_body else body
-        limit = self.surroundings.limits.max_body_bytes
-        if len(self._fast_body) > limit and not self.transport.is_closing():
-            self._refuse(PayloadTooLarge(f"the request body is too large: over {limit} bytes"))
+        self._fast_body.append(body)
+        self._fast_size += len(body)
+        if self._fast_size > self.surroundings.limits.max_body_bytes:
+            self._fast_body = None
+            self._deaf = True
+            error = PayloadTooLarge("the request body is too large")
+            self._wait_for(self._fast_path_refusal(error), keep_alive=False)
 
     def on_message_complete(self) -> None:
+        if self._deaf:
+            return
         # Between two requests the keep-alive deadline holds; that of the head starts with the next first byte.
         self.deadline = math.inf
         self._in_head = True
@@ -151,9 +172,16 @@ class CapstanProtocol(HttpToolsProtocol):
         if self._fast_body is None:
             super().on_message_complete()
             return
-        body, self._fast_body = self._fast_body, None
+        pieces, self._fast_body = self._fast_body, None
         if not self.transport.is_closing():
-            self._answer(body)
+            self._answer(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def shutdown(self) -> None:
+        """Uvicorn calls this when the server stops: a request that is being sent is still answered."""
+        if self._fast_body is not None:
+            self._close_after_answer = True
+            return
+        super().shutdown()
 
     def handle_websocket_upgrade(self) -> None:
         self.deadline = math.inf
@@ -190,7 +218,9 @@ class CapstanProtocol(HttpToolsProtocol):
 
     def _answer(self, body: bytes) -> None:
         self._unset_keepalive_if_required()
-        keep_alive = self.parser.should_keep_alive()
+        keep_alive = self.parser.should_keep_alive() and not self._close_after_answer
+        if keep_alive and self.parser.get_http_version() == "1.0":
+            keep_alive = False
         client = self.client[0] if self.client else "unknown"
         outcome = self.surroundings.fast_path.answer(self.url, self.headers, body, client, keep_alive)
         if isinstance(outcome, bytes):
@@ -199,6 +229,11 @@ class CapstanProtocol(HttpToolsProtocol):
                 self.transport.close()
             self.deadline = self.loop.time() + self.surroundings.limits.keep_alive_seconds
             return
+        self._wait_for(outcome, keep_alive)
+
+    def _wait_for(self, outcome: Coroutine[Any, Any, bytes], keep_alive: bool) -> None:
+        """Write an answer that is not there yet, as soon as it is."""
+        self.deadline = math.inf
         underway = _Underway()
         underway.keep_alive = keep_alive
         self.cycle = underway  # type: ignore[assignment] # has what uvicorn looks at; see the class
@@ -207,7 +242,14 @@ class CapstanProtocol(HttpToolsProtocol):
         self.tasks.add(task)
 
     async def _answer_later(self, outcome: Coroutine[Any, Any, bytes], underway: _Underway) -> None:
-        response = await outcome
+        try:
+            response = await outcome
+        except Exception:
+            # The fast path answers its own faults; whatever gets past it must not leave the client waiting.
+            log.exception("fast_path_failed")
+            underway.response_complete = True
+            self.transport.close()
+            return
         underway.response_complete = True
         if underway.disconnected or self.transport.is_closing():
             return
@@ -218,20 +260,34 @@ class CapstanProtocol(HttpToolsProtocol):
         # Starts what was pipelined meanwhile, or waits for the next request.
         self.on_response_complete()
 
+    def _fast_path_refusal(self, error: ApiError) -> Coroutine[Any, Any, bytes]:
+        client = self.client[0] if self.client else "unknown"
+        return self.surroundings.fast_path.refuse(self.url, self.headers, client, error)
+
     def _refuse(self, error: ApiError) -> None:
-        """Answer outside of ASGI and close. Only if no response has begun on this connection."""
+        """Answer outside of ASGI and close. A request before this one that still waits for its answer gets that."""
         self.deadline = math.inf
         # uvicorn declares `cycle` as always there; before the first request it is None.
         cycle: RequestResponseCycle | None = self.cycle
+        belongs_to_this = self._in_body and self._fast_body is None and cycle is not None and not self._deaf
+        if cycle is not None and not cycle.response_complete and not belongs_to_this:
+            self._deaf = True
+            cycle.keep_alive = False
+            return
         if cycle is None or not cycle.response_started or cycle.response_complete:
+            client = self.client[0] if self.client else "unknown"
             around = self.surroundings
-            decision = around.decide(self.client[0] if self.client else "unknown")
-            headers = (("Content-Type", "application/json"), *error.headers.items())
             request_id = around.request_ids.next()
+            body = render(error)
+            headers = (("Content-Type", "application/json"), *error.headers.items())
             self.transport.write(
-                around.encoder.encode(error.status, render(error), headers, decision, request_id, keep_alive=False)
+                around.encoder.encode(error.status, body, headers, around.decide(client), request_id, keep_alive=False)
             )
+            around.fast_path.note_refusal(error.status, len(body), client, request_id)
         self.transport.close()
+
+    def _head_size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
 
 def protocol_class(surroundings: Surroundings) -> type[CapstanProtocol]:

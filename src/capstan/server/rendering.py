@@ -46,6 +46,8 @@ def to_api_error(error: Exception, *, path: str, method: str, request_id: str) -
         return PayloadTooLarge("the request body is too large")
     if isinstance(error, HTTPException) and 400 <= error.status_code < 500:
         return InvalidRequest(_client_message(error))
+    if isinstance(error, HTTPException) and "client disconnected" in error.detail:
+        return InvalidRequest("the client went away before its request was complete")
     log.error("request_failed", request_id=request_id, exc_info=error)
     return InternalError(f"something went wrong on our side; the request id is {request_id}")
 

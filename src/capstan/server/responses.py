@@ -16,7 +16,7 @@ _COMMON = (
 _OPEN_END = b"\r\n"
 _CLOSE_END = b"connection: close\r\n\r\n"
 # One pattern for the most common answer of all.
-_JSON_200 = b"HTTP/1.1 200 OK\r\n%bcontent-type: application/json\r\n" + _COMMON + b"%b%b"
+_JSON_200 = b"HTTP/1.1 200 OK\r\n%bcontent-type: application/json\r\nx-cache: hit\r\n" + _COMMON + b"%b%b"
 
 
 class ResponseEncoder:
@@ -53,7 +53,7 @@ class ResponseEncoder:
         return b"".join((_STATUS_LINES[status], self._encoded_defaults(), own, common, end, body))
 
     def encode_json(self, body: bytes, decision: Decision, request_id: bytes, keep_alive: bool) -> bytes:
-        """A 200 response with JSON and no headers of its own."""
+        """A 200 response with JSON that was answered from memory."""
         return _JSON_200 % (
             self._encoded_defaults(),
             len(body),
