@@ -32,15 +32,16 @@ $(STAMP)-python:
 
 $(STAMP)-setup: $(STAMP)-python requirements.lock pyproject.toml src/capstan/devnet/node/package-lock.json
 	@echo "==> installing the service's packages"
-	@$(PIP) install --no-compile --require-hashes --no-deps -r requirements.lock | $(PROGRESS)
+	@$(PIP) install --require-hashes --no-deps -r requirements.lock | $(PROGRESS)
 	@$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m compileall -q src
 	@echo "==> installing the development chain"
 	@$(BIN)/python -m capstan.devnet.install
 	@touch $@
 
 $(STAMP)-test: $(STAMP)-setup requirements-test.lock tools/browser.py
 	@echo "==> installing the packages of the tests"
-	@$(PIP) install --no-compile --require-hashes --no-deps -r requirements-test.lock | $(PROGRESS)
+	@$(PIP) install --require-hashes --no-deps -r requirements-test.lock | $(PROGRESS)
 	@echo "==> installing a browser"
 	@$(BIN)/python tools/browser.py
 	@touch $@
