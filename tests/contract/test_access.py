@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from capstan.access.directory import KeyDirectory
-from capstan.access.models import ALL_SCOPES, Account, IssuedKey, Overrides, Scope
+from capstan.access.models import ALL_SCOPES, Account, ApiKey, IssuedKey, Overrides, Scope
 from capstan.access.secrets import digest
 from capstan.access.service import AccessService
 from capstan.access.store import AccessStore
@@ -142,6 +142,27 @@ async def test_a_cache_that_cannot_be_refreshed_is_not_trusted(service: AccessSe
         assert directory.find_now(issued.secret.encode()) is not None
         clock.advance(31)
         assert directory.find_now(issued.secret.encode()) is None
+    finally:
+        await directory.close()
+
+
+async def test_many_requests_with_a_new_key_are_one_look_up(service: AccessService, store: AccessStore) -> None:
+    looked = 0
+
+    class CountingStore(AccessStore):
+        async def key_by_digest(self, digest: bytes) -> tuple[ApiKey, Account] | None:
+            nonlocal looked
+            looked += 1
+            return await store.key_by_digest(digest)
+
+    directory = KeyDirectory(CountingStore(store._database), SystemClock())
+    await directory.start()
+    try:
+        issued = await _key(service)
+        await directory.refresh()
+        found = await asyncio.gather(*(directory.find(issued.secret) for _ in range(64)))
+        assert {caller.key_id for caller in found if caller} == {issued.key.id}
+        assert looked == 1
     finally:
         await directory.close()
 

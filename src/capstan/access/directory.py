@@ -43,6 +43,7 @@ class KeyDirectory:
         self._callers: OrderedDict[bytes, Caller] = OrderedDict()
         self._by_account: dict[str, set[bytes]] = {}
         self._used: set[str] = set()
+        self._looking: dict[bytes, asyncio.Future[Caller | None]] = {}
         self._version = 0
         self._trusted_until = 0.0
         self._tasks: list[asyncio.Task[None]] = []
@@ -80,6 +81,22 @@ class KeyDirectory:
         if cached is not None:
             return cached
         key = digest(secret)
+        # Many requests with a new key at once are one look-up: the others wait for it.
+        looking = self._looking.get(key)
+        if looking is None:
+            looking = asyncio.ensure_future(self._look_up(key))
+            self._looking[key] = looking
+            looking.add_done_callback(lambda done: self._looked(key, done))
+        # Shielded, so that a request that is given up does not take the answer from the others.
+        return await asyncio.shield(looking)
+
+    def _looked(self, key: bytes, done: "asyncio.Future[Caller | None]") -> None:
+        self._looking.pop(key, None)
+        if not done.cancelled():
+            # Whoever waited has been told; if nobody did, the failure is nobody's business.
+            done.exception()
+
+    async def _look_up(self, key: bytes) -> Caller | None:
         version = self._version
         found = await self._store.key_by_digest(key)
         caller = _caller(*found) if found else None
