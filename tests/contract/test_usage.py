@@ -18,6 +18,7 @@ from capstan.storage.database import Database, DatabaseOptions, sqlite_url
 from capstan.storage.migrate import upgrade
 from capstan.storage.schema import usage_day, usage_flushes, usage_minute
 from capstan.usage.models import Usage
+from capstan.usage.recorder import UsageRecorder
 from capstan.usage.store import UsageStore
 from capstan.usage.writer import Retention
 from tests.support.servers import PostgresProcess
@@ -135,6 +136,20 @@ class _Outage:
         self.database = database
         self.begin = begin
         self.end = end
+        self.registry = CollectorRegistry()
+        self.recorder: UsageRecorder | None = None
+
+    def start_recorder(self, clock: ManualClock) -> UsageRecorder:
+        """A recorder that is closed with the test, however the test ends."""
+        self.recorder = new_recorder(self.database, clock, self.registry, flush_seconds=0.05, close_seconds=2.0)
+        return self.recorder
+
+    async def close(self) -> None:
+        """Close everything, for so long and no longer."""
+        async with asyncio.timeout(20):
+            if self.recorder is not None:
+                await self.recorder.close()
+            await self.database.close()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -144,15 +159,16 @@ async def outage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         database = Database(DatabaseOptions(url=sqlite_url(path), pool_timeout_seconds=0.2))
         await upgrade(database)
         other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        yield _Outage(database, lambda: other.execute("BEGIN IMMEDIATE"), lambda: other.execute("ROLLBACK"))
-        await database.close()
+        outage = _Outage(database, lambda: other.execute("BEGIN IMMEDIATE"), lambda: other.execute("ROLLBACK"))
+        yield outage
         other.close()
     else:
         server: PostgresProcess = request.getfixturevalue("own_postgres")
         database = Database(DatabaseOptions(url=server.url("postgres"), pool_timeout_seconds=2.0))
         await upgrade(database)
-        yield _Outage(database, server.kill, server.start)
-        await database.close()
+        outage = _Outage(database, server.kill, server.start)
+        yield outage
+    await outage.close()
 
 
 async def test_an_outage_loses_nothing_and_is_told_once(
@@ -160,12 +176,11 @@ async def test_an_outage_loses_nothing_and_is_told_once(
 ) -> None:
     log = CapturingLogger()
     monkeypatch.setattr("capstan.usage.writer._log", log)
-    registry = CollectorRegistry()
 
     def up() -> float | None:
-        return registry.get_sample_value("capstan_usage_database_up")
+        return outage.registry.get_sample_value("capstan_usage_database_up")
 
-    recorder = new_recorder(outage.database, clock, registry, flush_seconds=0.05)
+    recorder = outage.start_recorder(clock)
     await recorder.start()
     record(recorder)
     await _until(lambda: _counted(outage.database, 1))

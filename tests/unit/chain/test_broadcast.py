@@ -123,6 +123,19 @@ async def test_when_no_node_takes_it_the_most_telling_error_is_returned() -> Non
             await submit(setting)
 
 
+async def test_the_most_telling_error_is_returned_whichever_comes_first() -> None:
+    used = by_method({SEND: {"error": {"code": -32000, "message": "nonce too low"}}, "eth_getTransactionByHash": None})
+    gate = asyncio.Event()
+    async with pool_of(used, held(gate, REJECTED)) as setting:
+        sending = asyncio.create_task(submit(setting))
+        await setting.nodes[0].wait_for_calls(2)
+        while setting.pool.members[0].in_flight:
+            await asyncio.sleep(0.005)
+        gate.set()
+        with pytest.raises(NodeError, match="insufficient funds"):
+            await sending
+
+
 async def test_a_rejection_does_not_wait_long_for_an_upstream_that_stalls() -> None:
     async with pool_of(REJECTED, stalls, timeout_seconds=60, real_time=True) as setting, asyncio.timeout(5):
         with pytest.raises(NodeError, match="insufficient funds"):

@@ -121,6 +121,26 @@ async def test_both_ending_at_once_leaves_no_cancellation_behind() -> None:
         assert made.task.cancelling() == 0
 
 
+async def test_a_first_call_that_answers_in_spite_of_being_cancelled_leaves_no_cancellation_behind() -> None:
+    began = asyncio.Event()
+
+    async def stubborn() -> str:
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            return "one"
+        return "never"
+
+    async def second() -> str:
+        began.set()
+        return "two"
+
+    task = asyncio.create_task(Hedge(HedgeWatch(), SOON, second).answer(stubborn()))
+    assert await asyncio.wait_for(task, 5) == "one"
+    assert began.is_set()
+    assert task.cancelling() == 0
+
+
 async def test_a_cancellation_from_outside_ends_both() -> None:
     made = await scene()
     made.task.cancel()
