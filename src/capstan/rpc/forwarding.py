@@ -29,6 +29,7 @@ _NEWS = frozenset(
 )
 _TELLS_HEAD = "eth_blockNumber"
 _LOGS = "eth_getLogs"
+_DEEPEST_DIP = 256
 
 
 class Heads(HeadView, Protocol):
@@ -93,13 +94,23 @@ class Forwarder:
         self._filters = filters
         self._clock = clock
         self._heads = heads
+        self._announced: dict[str, int] = {}
 
     def now(self, network: Network, method: str, params: bytes) -> bytes | Plan:
         """The answer to a read if it is in memory, else the plan to hand back with `ask`."""
         heads = self._heads(network)
         if method == _TELLS_HEAD and heads.latest_number is not None and heads.is_fresh:
-            return b'"%b"' % to_quantity(heads.latest_number).encode()
+            return b'"%b"' % to_quantity(self._announce(network, heads.latest_number)).encode()
         return self._cache.lookup_now(network.name, network.spec.family, method, params, heads)
+
+    def _announce(self, network: Network, number: int) -> int:
+        """The head to tell. While a reorganisation makes the chain shorter, the number told before is told again."""
+        told = self._announced.get(network.name, 0)
+        # A development chain is shortened on purpose; a chain shorter by more than this has been started anew.
+        if number >= told or network.spec.dev_methods or told - number > _DEEPEST_DIP:
+            self._announced[network.name] = number
+            return number
+        return told
 
     async def ask(self, asking: Asking) -> Answer:
         """The answer. Raises the node's error and the failures of the pool."""
