@@ -1,5 +1,11 @@
 """Fixtures that every test may use. Servers and chains start when the first test asks for them."""
 
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+import pytest
+
 pytest_plugins = [
     "tests.support.devnet",
     "tests.support.servers",
@@ -9,3 +15,18 @@ pytest_plugins = [
     "tests.support.browser",
     "tests.support.development",
 ]
+
+# Far longer than any test takes, on a slow machine too. A test that hangs fails then, instead of holding up the run.
+_LONGEST_TEST_SECONDS = 300
+
+
+@pytest.fixture(autouse=True)
+def _time_limit() -> Iterator[None]:
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise TimeoutError(f"the test took over {_LONGEST_TEST_SECONDS} seconds")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(_LONGEST_TEST_SECONDS)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)

@@ -182,7 +182,7 @@ class Application:
         self._limiter = self._build_limiter(database, stack)
         await self._limiter.start()
         stack.push_async_callback(self._limiter.close)
-        self._usage = UsageRecorder(UsageLedger(database), self._clock, self.metrics, known=is_known_name)
+        self._usage = UsageRecorder(UsageLedger(database), self._clock, self.metrics, known=_is_known_name)
         await self._usage.start()
         self._usage_store = UsageStore(database, self._clock)
         stack.push_async_callback(self._usage.close)
@@ -249,6 +249,7 @@ class Application:
             request_timeout_seconds=settings.server.request_timeout_seconds,
             access_log=self._access_log,
             request_ids=self._request_ids,
+            usage=self._usage,
             origins=settings.server.cors_origins,
         )
         self._fast_path = FastPath(
@@ -316,6 +317,11 @@ class Application:
             return decision
         # The shared counters cannot be asked here; the figures of a full window are the cautious answer.
         return Decision(True, limits.requests_per_second, 0, int(self._clock.now()) + 1, 0, "")
+
+
+def _is_known_name(name: str) -> bool:
+    """Whether a name in the usage ledger is ours: a method of the tables, or `GET /v1/…` with a route of ours."""
+    return " /" in name or is_known_name(name)
 
 
 async def _ping(database: Database) -> None:

@@ -41,6 +41,7 @@ from capstan.usage.recorder import UsageRecorder
 from capstan.usage.routes import usage_routes
 from capstan.usage.store import UsageStore
 from tests.support.http import assert_error, assert_standard_headers
+from tests.support.service import RunCapstan, StartService
 from tests.unit.usage.parts import Numbers, new_recorder, record, total
 from tests.unit.usage.worker import PAUSE_SECONDS, request
 
@@ -123,6 +124,13 @@ class _Served:
             return await client.get(f"{self.origin}/v1/usage{query}", headers=headers)
 
 
+class _Unrecorded:
+    """Keeps the requests of the test itself out of what it counts."""
+
+    def record(self, **_request: object) -> None:
+        """Forget it."""
+
+
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[_Served]:
     clock, metrics = SystemClock(), CollectorRegistry()
@@ -169,6 +177,7 @@ async def served(tmp_path: Path) -> AsyncIterator[_Served]:
             request_timeout_seconds=20.0,
             access_log=AccessLog(clock, enabled=False, style="json"),
             request_ids=RequestIds(),
+            usage=_Unrecorded(),
         )
         config = uvicorn.Config(gate, host="127.0.0.1", port=0, lifespan="off", log_config=None, access_log=False)
         server = uvicorn.Server(config)
@@ -284,3 +293,23 @@ async def test_the_path_is_described(served: _Served) -> None:
 
 def _today() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%d")
+
+
+async def test_the_service_records_what_it_answers(start_service: StartService, capstan: RunCapstan) -> None:
+    key = capstan("keys", "create", "--plan", "enterprise")["key"]
+    service = start_service({"networks": {"ethereum/sepolia": {"upstreams": ["http://127.0.0.1:1"]}}})
+    headers = {"X-API-Key": key}
+    async with httpx.AsyncClient(base_url=service.base_url, headers=headers, timeout=20, trust_env=False) as client:
+        for _ in range(3):
+            assert (await client.get("/account")).status_code == 200
+        call = {"jsonrpc": "2.0", "id": 1, "method": "eth_gasPrice", "params": []}
+        assert (await client.post("/rpc/ethereum/sepolia", json=call)).status_code == 502
+        async with asyncio.timeout(20):
+            while True:
+                rows = {row["name"]: row for row in (await client.get("/usage?days=2")).json()["rows"]}
+                if {"GET /v1/account", "eth_gasPrice"} <= set(rows):
+                    break
+                await asyncio.sleep(0.05)
+    assert (rows["GET /v1/account"]["requests"], rows["GET /v1/account"]["units"]) == (3, 3)
+    # No upstream answered, which is our fault: it counts as a request that failed and costs nothing.
+    assert (rows["eth_gasPrice"]["errors"], rows["eth_gasPrice"]["units"]) == (1, 0)

@@ -7,7 +7,7 @@ bodies are the business of the layers inside.
 
 import asyncio
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Protocol
 
 from litestar.types import ASGIApp, Message, Receive, Send
 
@@ -22,6 +22,27 @@ from capstan.server.context import RequestContext, attach
 from capstan.server.identity import ClientAddress, request_id_of
 from capstan.server.rendering import to_api_error
 from capstan.server.telemetry import Telemetry
+
+_RPC_ROUTE = "/v1/rpc/{chain}/{network}"
+
+
+class Usage(Protocol):
+    """The ledger of what was used."""
+
+    def record(
+        self,
+        *,
+        account_id: str,
+        key_id: str,
+        network: str,
+        method: str,
+        units: int,
+        failed: bool,
+        microseconds: int,
+        cached: bool = False,
+    ) -> None:
+        """Count one request."""
+        ...
 
 
 class Gate:
@@ -38,6 +59,7 @@ class Gate:
         request_timeout_seconds: float,
         access_log: AccessLog,
         request_ids: RequestIds,
+        usage: Usage,
         origins: Collection[str] = (),
     ) -> None:
         self._app = app
@@ -48,6 +70,7 @@ class Gate:
         self._timeout = request_timeout_seconds
         self._access_log = access_log
         self._request_ids = request_ids
+        self._usage = usage
         self._origins = frozenset(origins)
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -97,6 +120,17 @@ class Gate:
         seconds = self._clock.monotonic() - context.started
         route = scope.get("path_template") or "unrouted"
         self._telemetry.request(context.method, route, context.status, seconds)
+        if context.caller is not None and route != _RPC_ROUTE:
+            # The RPC service records its own calls, one by one.
+            self._usage.record(
+                account_id=context.caller.account_id,
+                key_id=context.caller.key_id,
+                network="",
+                method=f"{context.method} {route}",
+                units=context.units,
+                failed=context.status >= 400,
+                microseconds=int(seconds * 1_000_000),
+            )
         caller = context.caller
         self._access_log.add(
             AccessLine(

@@ -31,6 +31,7 @@ from capstan.server.telemetry import Telemetry
 from capstan.storage.database import Database, DatabaseOptions, sqlite_url
 from capstan.storage.errors import StorageUnavailable
 from capstan.storage.migrate import upgrade
+from tests.support.rpc_gateway import UsageLog
 
 SECRET_TEXT = "the password is hunter2"
 
@@ -136,6 +137,7 @@ async def server(tmp_path: Path) -> AsyncIterator[SmallServer]:
         request_timeout_seconds=0.2,
         access_log=AccessLog(clock, enabled=True, style="json", sink=log),
         request_ids=RequestIds(),
+        usage=UsageLog(),
     )
     yield SmallServer(gate, metrics)
     await limiter.close()
