@@ -190,12 +190,13 @@ def test_head_answers_as_get_without_the_body(target: Target, path: str) -> None
 
 
 def test_a_body_in_a_great_many_pieces_stalls_nobody(target: Target) -> None:
-    pieces = b"1\r\n \r\n" * 200_000
+    # Copying all that came before with each piece would take minutes for so many.
+    pieces = b"1\r\n \r\n" * 1_000_000
     head = b"POST /v1/rpc/ethereum/devnet HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-    began = time.process_time()
+    began = time.monotonic()
     answer = exchange(target.service.origin, head + pieces + b"0\r\n\r\n", seconds=60)
     assert_error(answer, 401, "unauthorized")
-    assert time.process_time() - began < 30
+    assert time.monotonic() - began < 30
 
 
 def test_a_body_over_the_limit_is_counted_against_its_key(target: Target) -> None:
