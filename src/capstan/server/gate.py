@@ -7,7 +7,7 @@ bodies are the business of the layers inside.
 
 import asyncio
 from collections.abc import Collection
-from typing import Any, Protocol
+from typing import Any
 
 from litestar.types import ASGIApp, Message, Receive, Send
 
@@ -16,6 +16,7 @@ from capstan.core.errors import ApiError, Forbidden, Unavailable, render
 from capstan.core.ids import RequestIds
 from capstan.core.redact import quoted
 from capstan.limits.models import Decision
+from capstan.rpc.models import Usage
 from capstan.server.accesslog import AccessLine, AccessLog
 from capstan.server.admission import Admission
 from capstan.server.context import RequestContext, attach
@@ -24,25 +25,6 @@ from capstan.server.rendering import to_api_error
 from capstan.server.telemetry import Telemetry
 
 _RPC_ROUTE = "/v1/rpc/{chain}/{network}"
-
-
-class Usage(Protocol):
-    """The ledger of what was used."""
-
-    def record(
-        self,
-        *,
-        account_id: str,
-        key_id: str,
-        network: str,
-        method: str,
-        units: int,
-        failed: bool,
-        microseconds: int,
-        cached: bool = False,
-    ) -> None:
-        """Count one request."""
-        ...
 
 
 class Gate:
