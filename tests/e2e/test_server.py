@@ -251,7 +251,9 @@ def test_metrics_have_a_port_of_their_own_when_asked_for(start_service: StartSer
     httpx.get(f"{service.origin}/healthz", timeout=20)
     answer = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=20)
     assert 'capstan_http_requests_total{method="GET",route="/healthz",status="200"} 1.0' in answer.text
-    assert_error(httpx.get(f"{service.origin}/metrics", timeout=20), 403, "forbidden")
+    assert_error(httpx.get(f"{service.origin}/metrics", timeout=20), 401, "unauthorized")
+    guess = {"Authorization": "Bearer guess"}
+    assert_error(httpx.get(f"{service.origin}/metrics", headers=guess, timeout=20), 403, "forbidden")
 
 
 def test_a_port_in_use_is_one_clear_line(start_service: StartService, tmp_path: Path) -> None:

@@ -6,9 +6,11 @@
      ├─ Forbidden           403 forbidden
      ├─ NotFound            404 not_found
      ├─ MethodNotAllowed    405 method_not_allowed
+     ├─ RequestTimeout      408 request_timeout
      ├─ Conflict            409 conflict
      ├─ PayloadTooLarge     413 payload_too_large
      ├─ RateLimited         429 rate_limited        (Retry-After)
+     ├─ HeadersTooLarge     431 headers_too_large
      ├─ InternalError       500 internal_error
      ├─ UpstreamError       502 upstream_error
      ├─ Unavailable         503 unavailable         (Retry-After)
@@ -85,6 +87,13 @@ class MethodNotAllowed(ApiError):
     code = "method_not_allowed"
 
 
+class RequestTimeout(ApiError):
+    """The client was too slow in sending its request."""
+
+    status = 408
+    code = "request_timeout"
+
+
 class Conflict(ApiError):
     """The request contradicts the present state."""
 
@@ -107,6 +116,13 @@ class RateLimited(ApiError):
 
     def __init__(self, message: str, *, retry_after: int) -> None:
         super().__init__(message, headers={"Retry-After": str(max(1, retry_after))})
+
+
+class HeadersTooLarge(ApiError):
+    """The request line and headers are over the limit."""
+
+    status = 431
+    code = "headers_too_large"
 
 
 class InternalError(ApiError):

@@ -21,6 +21,12 @@ Check = Callable[[], Awaitable[None]]
 
 _CHECK_SECONDS = 2.0
 _OPEN: dict[str, Any] = {"open": True}
+_OPERATOR: dict[str, Any] = {
+    **_OPEN,
+    "security": ("operator",),
+    "media_types": ("text/plain",),
+    "errors": ("unauthorized", "forbidden"),
+}
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -74,8 +80,9 @@ def health_routes(
         """503 while a check fails or the process is stopping."""
         return await checks.run()
 
-    @get("/metrics", opt=_OPEN, include_in_schema=False)
+    @get("/metrics", opt=_OPERATOR, tags=["operation"], summary="The numbers of the process")
     async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
+        """Prometheus text, for the operator; also on a port of its own with `server.metrics_port`."""
         require_operator(request, operator_token)
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
@@ -84,8 +91,10 @@ def health_routes(
 
 def require_operator(request: Request[Any, Any, Any], operator_token: str) -> None:
     """Raise unless the request carries the operator token."""
+    presented = request.headers.get("authorization", "")
+    if not presented:
+        raise Unauthorized("this path needs the operator token (server.operator_token) as Authorization: Bearer")
     if not operator_token:
         raise Forbidden("this path needs server.operator_token to be set")
-    presented = request.headers.get("authorization", "")
     if not secrets.compare_digest(presented.encode(), f"Bearer {operator_token}".encode()):
-        raise Unauthorized("this path needs the operator token as Authorization: Bearer")
+        raise Unauthorized("this is not the operator token; it is set as server.operator_token")

@@ -15,12 +15,14 @@ from capstan.core.errors import (
     ApiError,
     Conflict,
     Forbidden,
+    HeadersTooLarge,
     InternalError,
     InvalidRequest,
     MethodNotAllowed,
     NotFound,
     PayloadTooLarge,
     RateLimited,
+    RequestTimeout,
     Unauthorized,
     Unavailable,
     UpstreamError,
@@ -39,19 +41,30 @@ _HEADERS: Mapping[str, tuple[str, dict[str, Any]]] = {
 }
 _EVERY_RESPONSE = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-Request-Id")
 
-_EVERY_ERROR: tuple[type[ApiError], ...] = (RateLimited, InternalError, Unavailable)
-_KEYED_ERROR: tuple[type[ApiError], ...] = (InvalidRequest, Unauthorized, Forbidden, NotFound, PayloadTooLarge)
+_EVERY_ERROR: tuple[type[ApiError], ...] = (
+    InvalidRequest,
+    MethodNotAllowed,
+    RequestTimeout,
+    PayloadTooLarge,
+    RateLimited,
+    HeadersTooLarge,
+    InternalError,
+    Unavailable,
+)
+_KEYED_ERROR: tuple[type[ApiError], ...] = (Unauthorized, Forbidden, NotFound)
 _BY_NAME: Mapping[str, type[ApiError]] = {
-    "conflict": Conflict,
-    "method_not_allowed": MethodNotAllowed,
-    "upstream_error": UpstreamError,
-    "upstream_timeout": UpstreamTimeout,
+    error.code: error for error in (Unauthorized, Forbidden, NotFound, Conflict, UpstreamError, UpstreamTimeout)
 }
 
 _SECURITY: list[dict[str, list[str]]] = [{"apiKey": []}, {"bearer": []}]
 _SECURITY_SCHEMES = {
     "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The recommended way."},
     "bearer": {"type": "http", "scheme": "bearer", "description": "The same key as a bearer token."},
+    "operator": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "The operator token (`server.operator_token`), for the paths of those who run the service.",
+    },
 }
 
 
@@ -77,7 +90,7 @@ def complete_document(app: Litestar, *, base_url: str) -> dict[str, Any]:
 def _complete_operation(operation: dict[str, Any], options: Mapping[str, Any]) -> None:
     is_open = bool(options.get("open"))
     if is_open:
-        operation["security"] = []
+        operation["security"] = [{name: []} for name in options.get("security", ())]
     # Litestar's own 400 describes its own error body, which no caller ever sees.
     answers = {status: response for status, response in operation["responses"].items() if int(status) < 400}
     if schema := options.get("request_schema"):
@@ -85,6 +98,9 @@ def _complete_operation(operation: dict[str, Any], options: Mapping[str, Any]) -
     if schema := options.get("response_schema"):
         for response in answers.values():
             response["content"] = {"application/json": {"schema": schema}}
+    if media_types := options.get("media_types"):
+        for response in answers.values():
+            response["content"] = {name: {"schema": {"type": "string"}} for name in media_types}
     for status, text in options.get("documented_statuses", {}).items():
         answers[status] = {"description": text}
     for response in answers.values():
@@ -109,7 +125,7 @@ def _options_by_operation(app: Litestar) -> dict[tuple[str, str], Mapping[str, A
 
 
 def _all_errors() -> list[type[ApiError]]:
-    return [*_EVERY_ERROR, *_KEYED_ERROR, *_BY_NAME.values()]
+    return list(dict.fromkeys([*_EVERY_ERROR, *_KEYED_ERROR, *_BY_NAME.values()]))
 
 
 def _header(name: str) -> dict[str, str]:

@@ -4,11 +4,13 @@ The dashboard is not built yet; `/dashboard` says so and points to the reference
 and run under a strict Content-Security-Policy.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from litestar import Litestar, Request, Response, get
 from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.spec import Example
+from litestar.params import Parameter
 
 from capstan.core.errors import NotFound
 from capstan.server.openapi import complete_document
@@ -19,7 +21,11 @@ _POLICY = (
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 _PAGE_HEADERS = {"Content-Security-Policy": _POLICY, "Referrer-Policy": "no-referrer"}
-_HIDDEN: dict[str, Any] = {"open": True, "counted": True}
+_OPEN: dict[str, Any] = {"open": True, "counted": True}
+_DOCUMENT: dict[str, Any] = {**_OPEN, "response_schema": {"type": "object"}}
+_PAGE: dict[str, Any] = {**_OPEN, "media_types": ("text/html",)}
+_ASSET: dict[str, Any] = {**_OPEN, "media_types": ("text/css", "text/javascript"), "errors": ("not_found",)}
+_TAGS = ["pages"]
 
 _DASHBOARD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -55,23 +61,29 @@ class Pages:
 def page_routes(pages: Pages) -> list[HTTPRouteHandler]:
     """The handlers of the pages."""
 
-    @get("/v1/openapi.json", opt=_HIDDEN, include_in_schema=False)
+    @get("/v1/openapi.json", opt=_DOCUMENT, tags=_TAGS, summary="This description")
     async def openapi(request: Request[Any, Any, Any]) -> Response[bytes]:
+        """The OpenAPI 3.1 document of the whole service."""
         return Response(pages.document(request.app), media_type="application/json")
 
-    @get("/docs", opt=_HIDDEN, include_in_schema=False)
+    @get("/docs", opt=_PAGE, tags=_TAGS, summary="The reference page")
     async def reference(request: Request[Any, Any, Any]) -> Response[str]:
+        """This description as a page for people; it loads nothing from elsewhere."""
         return Response(pages.reference(request.app), media_type="text/html", headers=_PAGE_HEADERS)
 
-    @get("/docs/{name:str}", opt=_HIDDEN, include_in_schema=False)
-    async def asset(name: str) -> Response[bytes]:
+    @get("/docs/{name:str}", opt=_ASSET, tags=_TAGS, summary="A file of the reference page")
+    async def asset(
+        name: Annotated[str, Parameter(description="The file.", examples=[Example(value="reference.css")])],
+    ) -> Response[bytes]:
+        """Its style sheet and its script."""
         found = static_file(name)
         if found is None:
             raise NotFound("there is no such file; see /docs")
         return Response(found[0], media_type=found[1].partition(";")[0], headers=_PAGE_HEADERS)
 
-    @get("/dashboard", opt=_HIDDEN, include_in_schema=False)
+    @get("/dashboard", opt=_PAGE, tags=_TAGS, summary="The dashboard")
     async def dashboard() -> Response[str]:
+        """Not built yet: a page that says so."""
         return Response(_DASHBOARD, media_type="text/html", headers=_PAGE_HEADERS)
 
     return [openapi, reference, asset, dashboard]

@@ -18,7 +18,15 @@ import msgspec
 import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from capstan.core.errors import ApiError, InvalidRequest, PayloadTooLarge, Unavailable, render
+from capstan.core.errors import (
+    ApiError,
+    HeadersTooLarge,
+    InvalidRequest,
+    PayloadTooLarge,
+    RequestTimeout,
+    Unavailable,
+    render,
+)
 from capstan.core.ids import RequestIds
 from capstan.limits.models import Decision
 from capstan.server.fastpath import PREFIX, FastPath
@@ -51,20 +59,6 @@ class Surroundings(msgspec.Struct, kw_only=True):
     decide: Callable[[str], Decision]
     # With CORS configured, requests that carry an origin go the ordinary way, which knows the CORS headers.
     cors: bool = False
-
-
-class RequestTimeout(ApiError):
-    """The client was too slow in sending its request."""
-
-    status = 408
-    code = "request_timeout"
-
-
-class HeadersTooLarge(ApiError):
-    """The request line and headers are over the limit."""
-
-    status = 431
-    code = "headers_too_large"
 
 
 class _Underway:
