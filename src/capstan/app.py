@@ -45,10 +45,11 @@ from capstan.server.fastpath import FastPath
 from capstan.server.gate import Gate
 from capstan.server.health import ReadinessChecks, health_routes
 from capstan.server.identity import ClientAddress
-from capstan.server.listener import bind, serve_until_stopped
+from capstan.server.listener import serve_until_stopped
 from capstan.server.pages import Pages, page_routes
 from capstan.server.protocol import ConnectionLimits, Surroundings, protocol_class
 from capstan.server.responses import ResponseEncoder
+from capstan.server.sockets import bind
 from capstan.server.telemetry import Telemetry
 from capstan.settings import LiveSettings, ReloadFailed, Settings, SettingsError
 from capstan.storage.database import Database

@@ -29,7 +29,7 @@ from capstan.devnet.evm import EvmNode
 from capstan.devnet.install import ensure_node_project
 from capstan.devnet.models import Deployment
 from capstan.devnet.solana.process import SolanaNode
-from capstan.server.listener import bind
+from capstan.server.sockets import bind
 from capstan.settings import LiveSettings
 
 _ANONYMOUS_REQUESTS_PER_SECOND = 100_000

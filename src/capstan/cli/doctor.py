@@ -12,7 +12,6 @@ from sqlalchemy import text
 
 from capstan.cli.common import ConfigOption, DataDirOption, ExitCode, JsonOption, load, print_json, quiet_logs
 from capstan.cli.networks import check_settings
-from capstan.limits.redis import connect
 from capstan.settings import LiveSettings, Settings
 from capstan.storage.database import Database
 from capstan.storage.errors import StorageError
@@ -105,6 +104,9 @@ def _schema(database: Database, revision: str | None) -> Finding:
 async def _redis(settings: Settings) -> list[Finding]:
     if not settings.redis.url:
         return [Finding("redis", "ok", "not used; limits are counted in each process")]
+    # Loaded here: the other commands should not wait for the Redis client.
+    from capstan.limits.redis import connect
+
     client = connect(
         settings.redis.url,
         cluster=settings.redis.cluster,

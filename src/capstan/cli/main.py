@@ -12,7 +12,7 @@ from capstan.cli import accounts, dev, doctor, keys, migrate, networks, serve
 from capstan.cli.common import ExitCode, complain
 from capstan.core.errors import ApiError
 from capstan.devnet.errors import DevnetError
-from capstan.server.listener import PortInUse
+from capstan.server.sockets import PortInUse
 from capstan.settings import SettingsError
 from capstan.storage.errors import SchemaMismatch, StorageError
 

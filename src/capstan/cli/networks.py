@@ -1,12 +1,10 @@
 """`capstan networks`: what is known, what is served, and whether the upstreams answer as they should."""
 
 import asyncio
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from capstan.chain.check import UpstreamCheck, check_upstreams
-from capstan.chain.upstream import open_session
 from capstan.cli.common import (
     ConfigOption,
     DataDirOption,
@@ -19,6 +17,9 @@ from capstan.cli.common import (
 )
 from capstan.settings import Settings
 from capstan.wiring import network_specs
+
+if TYPE_CHECKING:
+    from capstan.chain.check import UpstreamCheck
 
 app = typer.Typer(help="List networks and check their upstreams.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -75,8 +76,12 @@ def check(config: ConfigOption = None, data_dir: DataDirOption = None, as_json: 
         raise typer.Exit(ExitCode.FAILED)
 
 
-async def check_settings(settings: Settings) -> list[UpstreamCheck]:
+async def check_settings(settings: Settings) -> "list[UpstreamCheck]":
     """Check every upstream of the settings at once."""
+    # Loaded here: the other commands should not wait for the HTTP client.
+    from capstan.chain.check import check_upstreams
+    from capstan.chain.upstream import open_session
+
     session = open_session()
     try:
         chain_ids = {name: network.chain_id for name, network in settings.served.items()}

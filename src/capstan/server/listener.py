@@ -7,7 +7,6 @@ so that whoever started it can tell a clean stop (exit code 0) from a crash.
 
 import asyncio
 import contextlib
-import ipaddress
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Generator
@@ -16,12 +15,6 @@ from typing import Any
 import uvicorn
 
 from capstan.server.protocol import CapstanProtocol, sweep
-
-_BACKLOG = 2048
-
-
-class PortInUse(Exception):
-    """The address to listen on cannot be had."""
 
 
 class _Server(uvicorn.Server):
@@ -38,23 +31,6 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         self.ready.set()
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket, or `PortInUse` with what to do."""
-    try:
-        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
-    except ValueError:
-        family = socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    except OSError as error:
-        raise PortInUse(
-            f"cannot listen on {host}:{port} ({error.strerror or error}); "
-            "choose another address with --host/--port or CAPSTAN_SERVER__PORT"
-        ) from error
-    listener.setblocking(False)
-    return listener
 
 
 async def serve_until_stopped(
