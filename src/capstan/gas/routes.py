@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from litestar import get
+from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Example
-from litestar.params import Dependency, Parameter
+from litestar.params import Parameter, SkipValidation
 
 from capstan.access.models import Caller, Scope
 from capstan.chain.registry import Network
@@ -31,7 +32,7 @@ def gas_routes(prices: GasPriceService, find_network: FindNetwork) -> list[HTTPR
         chain: Annotated[
             str, Parameter(description="The chain, such as `ethereum`.", examples=[Example(value="ethereum")])
         ],
-        caller: Annotated[Caller, Dependency(skip_validation=True)],
+        caller: NamedDependency[SkipValidation[Caller]],
         network: Annotated[
             str | None, Parameter(description="The network; without it the key decides: main or default test network.")
         ] = None,

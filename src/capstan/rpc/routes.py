@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Annotated, Any, Protocol
 
 from litestar import Request, Response, post
+from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Example
-from litestar.params import Dependency, Parameter
+from litestar.params import Parameter, SkipValidation
 
 from capstan.access.models import Caller
 from capstan.chain.registry import Network
@@ -88,9 +89,9 @@ def rpc_routes(service: RpcService, find_network: FindNetwork) -> list[HTTPRoute
         network: Annotated[
             str, Parameter(description="The network, such as `mainnet`.", examples=[Example(value="mainnet")])
         ],
-        caller: Annotated[Caller, Dependency(skip_validation=True)],
-        meter: Annotated[Meter, Dependency(skip_validation=True)],
-        request_id: Annotated[str, Dependency(skip_validation=True)],
+        caller: NamedDependency[SkipValidation[Caller]],
+        meter: NamedDependency[SkipValidation[Meter]],
+        request_id: NamedDependency[SkipValidation[str]],
     ) -> Response[bytes]:
         """Sends one call or a batch to the chain's nodes. A JSON-RPC failure is HTTP 200 with an `error`.
 

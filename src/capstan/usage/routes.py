@@ -8,8 +8,9 @@ from typing import Annotated, Any, Protocol
 
 import msgspec
 from litestar import get
+from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Dependency, Parameter
+from litestar.params import Parameter, SkipValidation
 from msgspec import Meta
 
 from capstan.usage.models import Counts, Usage
@@ -81,7 +82,7 @@ def usage_routes(store: UsageStore) -> list[HTTPRouteHandler]:
 
     @get("/v1/usage", opt=_CONTROL, tags=["account"], summary="What the account used")
     async def usage(
-        caller: Annotated[Caller, Dependency(skip_validation=True)],
+        caller: NamedDependency[SkipValidation[Caller]],
         days: Annotated[
             int, Parameter(ge=1, le=90, description="How many UTC days to count, back from today; 1 is today alone.")
         ] = 1,
