@@ -53,6 +53,7 @@ from capstan.server.sockets import bind
 from capstan.server.telemetry import Telemetry
 from capstan.settings import LiveSettings, ReloadFailed, Settings, SettingsError
 from capstan.storage.database import Database
+from capstan.storage.presence import alone
 from capstan.storage.schema import access_version
 from capstan.usage.ledger import UsageLedger
 from capstan.usage.recorder import UsageRecorder
@@ -205,6 +206,8 @@ class Application:
         settings = self._live.current
         ledger = DayLedger(DayStore(database), self._clock, self.metrics, share=settings.limits.day_reservation_share)
         if not settings.redis.url:
+            if database.file is not None and not stack.enter_context(alone(database.file)):
+                log.warning("limits_not_shared", reason="another process serves this database; set redis.url")
             return MemoryLimiter(self._clock, ledger)
         client = connect(
             settings.redis.url,

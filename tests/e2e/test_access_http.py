@@ -63,6 +63,8 @@ async def test_a_suspended_account_is_refused_within_a_second_and_resumes(
 ) -> None:
     made = capstan("keys", "create", "--plan", "enterprise")
     services = [start_service(dict(_SETTINGS)), start_service(dict(_SETTINGS))]
+    warned = [any(line.get("event") == "limits_not_shared" for line in service.log) for service in services]
+    assert warned == [False, True], "the second process says that limits are not shared"
     took = await _act_under_load(services, made["key"], 403, lambda: capstan("accounts", "suspend", made["account"]))
     assert took < _LIMIT_SECONDS
     capstan("accounts", "resume", made["account"])

@@ -59,6 +59,12 @@ class Database:
         """The address without its password, for logs and messages."""
         return self.url.render_as_string(hide_password=True)
 
+    @property
+    def file(self) -> Path | None:
+        """The file of an embedded database; None for one in memory or on a server."""
+        name = self.url.database
+        return Path(name) if self.is_sqlite and name and name != ":memory:" else None
+
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
         """A transaction that only reads; it sees one consistent state."""
