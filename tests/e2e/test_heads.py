@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from capstan.chain.head_source import HeadOptions
-from capstan.chain.headers import ChainChange, Header
+from capstan.chain.heads.headers import ChainChange, Header
+from capstan.chain.heads.source import HeadOptions
+from capstan.chain.heads.tracker import HeadTracker
 from capstan.chain.models import UpstreamSpec
 from capstan.chain.registry import ChainRegistry
-from capstan.chain.tracker import HeadTracker
 from capstan.chain.upstream import open_session
 from capstan.core.clock import SystemClock
 from capstan.devnet.evm import EvmNode

@@ -12,11 +12,11 @@ import msgspec
 from msgspec import Raw
 
 from capstan.chain.errors import ChainError, NodeError, UpstreamUnreachable
-from capstan.chain.head_metrics import HeadMetrics
-from capstan.chain.head_source import HeadOptions
-from capstan.chain.headers import ChainChange, Header
+from capstan.chain.heads.headers import ChainChange, Header
+from capstan.chain.heads.metrics import HeadMetrics
+from capstan.chain.heads.source import HeadOptions
+from capstan.chain.heads.tracker import HeadTracker
 from capstan.chain.models import NetworkSpec, UpstreamSpec
-from capstan.chain.tracker import HeadTracker
 from capstan.core.clock import ManualClock
 from capstan.core.jsonrpc import ErrorObject
 
@@ -74,6 +74,9 @@ class HeadNode:
 
     def count(self, method: str) -> int:
         return sum(1 for called, _ in self.calls if called == method)
+
+    async def poll(self, method: str, params: bytes, *, timeout: float) -> Raw:
+        return await self.call(method, params, timeout=timeout)
 
     async def call(self, method: str, params: bytes, *, timeout: float) -> Raw:
         arguments = msgspec.json.decode(params)

@@ -143,8 +143,15 @@ _FINAL = re.compile(
 _LOG_RANGE = re.compile(
     r"block range|range too large|range is too (?:large|wide)|max(?:imum)? range|exceeds? the range|range limit"
     r"|returned more than|exceeds max results|query exceeds limit|limit the query to|response size (?:should|exceed)"
-    r"|logs matched by query exceeds"
+    r"|logs matched by query exceeds|limited to (?:a )?[0-9]|too many blocks|blocks distance|range (?:is )?too "
 )
+# The most blocks it takes, as a plain number, "10,000" or "2K", and a range that it proposes.
+_LOG_RANGE_LIMIT = re.compile(
+    r"(?:range|limited to a?|up to a?|max(?:imum)?(?: is)?:?)\s*:?\s*([0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,7})(k?)\b"
+)
+_LOG_RANGE_PROPOSED = re.compile(r"\[(0x[0-9a-f]{1,16}),\s*(0x[0-9a-f]{1,16})\]")
+# Too many logs rather than too many blocks: that says nothing about other filters.
+_TOO_MANY_LOGS = re.compile(r"results|response size|returned more than|logs matched|too many logs")
 # The provider refuses us, not the call: passing this on would tell our caller about our contract with the provider.
 _REFUSED = re.compile(
     r"rate.?limit|too many requests|request limit|requests limited"
@@ -178,6 +185,9 @@ _SOLANA_UNABLE_CODES = frozenset(
         METHOD_NOT_FOUND,
         INTERNAL_ERROR,
     }
+)
+_METHOD_MISSING = re.compile(
+    r"(?:unsupported|unknown) method|method .{0,80}(?:not (?:found|supported|available|whitelisted)|does not exist)"
 )
 _ALREADY_KNOWN = re.compile(
     r"already known|already imported|known transaction|already in (?:the )?(?:mem)?pool|alreadyknown"
@@ -224,6 +234,32 @@ def is_log_range_error(error: NodeError) -> bool:
     """Whether the node says that an eth_getLogs call asked for too many blocks or logs."""
     text = error.message.lower()
     return error.code != 3 and "revert" not in text and _LOG_RANGE.search(text) is not None
+
+
+def is_log_count_error(error: NodeError) -> bool:
+    """Whether a log range error is about the number of logs, which another filter may not have."""
+    return _TOO_MANY_LOGS.search(error.message.lower()) is not None
+
+
+def log_range_limit(error: NodeError) -> int | None:
+    """The most blocks of an eth_getLogs call, if the node names them in its refusal."""
+    found = _LOG_RANGE_LIMIT.search(error.message.lower())
+    if found is None:
+        return None
+    return int(found.group(1).replace(",", "")) * (1000 if found.group(2) else 1) or None
+
+
+def log_range_proposed(error: NodeError) -> tuple[str, str] | None:
+    """The first and last block of the range that the node proposes in place of one it refused, as it writes them."""
+    found = _LOG_RANGE_PROPOSED.search(error.message.lower())
+    return None if found is None else (found.group(1), found.group(2))
+
+
+def is_method_missing(error: NodeError) -> bool:
+    """Whether the node says that it does not have the method at all."""
+    if error.code in (METHOD_NOT_FOUND, INTERNAL_ERROR, -32000, -32004):
+        return error.code == METHOD_NOT_FOUND or _METHOD_MISSING.search(error.message.lower()) is not None
+    return False
 
 
 def is_already_known(error: NodeError) -> bool:

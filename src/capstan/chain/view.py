@@ -5,9 +5,9 @@ Made once for each network by the composition root. Everything is answered from 
 
 import asyncio
 
-from capstan.chain.heads import LatestHeads
+from capstan.chain.heads.latest import LatestHeads
+from capstan.chain.heads.tracker import HeadTracker
 from capstan.chain.registry import Network
-from capstan.chain.tracker import HeadTracker
 from capstan.core.clock import Clock
 
 # A head told longer ago than a block time, and a little for the asking, may have a successor.
@@ -24,11 +24,25 @@ class NetworkHeads:
         self._clock = clock
         self._fresh_seconds = min(_MOST_SECONDS, network.spec.block_time_ms / 1000) + _LEAST_SECONDS
         self._looking: asyncio.Task[None] | None = None
+        # Looked up once: this object lives no longer than the network is configured so.
+        self._followed: HeadTracker | None = None
+        # When the network was last found asleep: what was told before is too old to be announced.
+        self._woken_at = 0.0
 
     @property
     def latest_number(self) -> int | None:
-        """The announced block, the slot on Solana."""
-        return self._heads.head(self._network)
+        """The announced block, the slot on Solana. After a time without interest it may be old; see `is_fresh`."""
+        tracker = self._followed
+        if tracker is None:
+            tracker = self._followed = self._tracker()
+            if tracker is None:
+                # From now on the network is followed, if it is served.
+                return self._heads.head(self._network)
+        if tracker.asleep:
+            # Asking wakes it, so this cannot be seen any more afterwards.
+            self._woken_at = self._clock.monotonic()
+        tracker.touch()
+        return tracker.number
 
     @property
     def latest_hash(self) -> str | None:
@@ -43,10 +57,16 @@ class NetworkHeads:
         return None if tracker is None else tracker.finalized_number
 
     @property
+    def safe_number(self) -> int | None:
+        """The last block that is tagged safe, on Solana confirmed."""
+        tracker = self._tracker()
+        return None if tracker is None else tracker.safe_number
+
+    @property
     def is_fresh(self) -> bool:
         """Whether an upstream told its head lately, so that ours may be announced without asking again."""
         told_at = max((member.head_at for member in self._network.pool.members), default=0.0)
-        return self._clock.monotonic() - told_at < self._fresh_seconds
+        return told_at > self._woken_at and self._clock.monotonic() - told_at < self._fresh_seconds
 
     def hash_at(self, number: int) -> str | None:
         """The hash of the canonical block of that number, in lower case, if it is recent enough to be known."""

@@ -2,13 +2,15 @@
 
 Used by the pool like an HTTP `Upstream`, for addresses that begin with ws:// or wss://. The connection is made when the
 first call needs it and again after it was lost, not more often than a growing pause allows. What is in flight when the
-connection ends fails as `UpstreamDisconnected`. Calls in flight and the size of a message are bounded. Notifications
-are ignored: nothing is subscribed to here.
+connection ends fails as `UpstreamDisconnected`. Calls in flight and the size of a message are bounded. A subscription
+(`newHeads` and the like) lives on the connection it was made on and ends with it; whoever made it makes it again.
 """
 
 import asyncio
 import itertools
 import math
+from collections import deque
+from collections.abc import Callable
 
 import aiohttp
 import msgspec
@@ -41,11 +43,43 @@ _REFUSING_STATUSES = frozenset({401, 402, 403, 407, 429})
 Pending = dict[int, "asyncio.Future[jsonrpc.Reply]"]
 
 
+# Notifications that came before we knew of their subscription: the answer to the subscribing call is still being read.
+_EARLY_NOTIFICATIONS = 64
+
+
+class _Told(msgspec.Struct, frozen=True):
+    subscription: Raw
+    result: Raw
+
+
 class _Notification(msgspec.Struct, frozen=True):
     method: str
+    params: Raw = Raw(b"null")
 
 
 _notification_decoder = msgspec.json.Decoder(_Notification)
+_told_decoder = msgspec.json.Decoder(_Told)
+
+Listener = Callable[[Raw], None]
+
+
+class UpstreamSubscription:
+    """A subscription at an upstream, as long as its connection lives."""
+
+    def __init__(self, connection: "_Connection", key: bytes, end: Callable[[], "asyncio.Future[Raw]"]) -> None:
+        self._connection = connection
+        self._key = key
+        self._end = end
+
+    async def wait_lost(self) -> None:
+        """Wait until the connection has ended, and the subscription with it."""
+        await self._connection.ended.wait()
+
+    async def close(self) -> None:
+        """End the subscription. The upstream is told, if it still listens."""
+        self._connection.listeners.pop(self._key, None)
+        if self._connection.usable:
+            await asyncio.gather(self._end(), return_exceptions=True)
 
 
 class WebSocketUpstream:
@@ -88,6 +122,24 @@ class WebSocketUpstream:
             if self._retired and not self._in_flight:
                 await self.close()
 
+    async def subscribe(
+        self, method: str, params: bytes, listener: Listener, *, unsubscribe: str, timeout: float
+    ) -> UpstreamSubscription:
+        """Subscribe with this method; `listener` is called on the event loop with each result. Raises `ChainError`."""
+        try:
+            async with asyncio.timeout(min(timeout, self.spec.timeout_seconds)):
+                connection = await self._connected()
+                key = bytes(await self._ask(connection, method, params))
+        except TimeoutError:
+            raise UpstreamTimeoutError(self.name, "no answer in time") from None
+        connection.listen(key, listener)
+
+        def end() -> asyncio.Future[Raw]:
+            call = self.call(unsubscribe, b"[" + key + b"]", timeout=_CLOSE_SECONDS, repeatable=False)
+            return asyncio.ensure_future(call)
+
+        return UpstreamSubscription(connection, key, end)
+
     async def close(self) -> None:
         """Close the connection. Calls in flight fail as disconnected."""
         connection, self._connection = self._connection, None
@@ -101,9 +153,15 @@ class WebSocketUpstream:
             self._closing = asyncio.create_task(self.close(), name=f"closing {self.name}")
 
     async def _exchange(self, method: str, params: bytes) -> Raw:
+        return await self._ask(await self._connected(), method, params)
+
+    async def _connected(self) -> "_Connection":
         connection = self._connection
         if connection is None or not connection.usable:
             connection = await self._connect()
+        return connection
+
+    async def _ask(self, connection: "_Connection", method: str, params: bytes) -> Raw:
         call_id = next(self._ids)
         reply = await connection.ask(call_id, jsonrpc.encode_call(call_id, method, params).decode())
         if reply.error is not None:
@@ -166,6 +224,9 @@ class _Connection:
         self._socket = socket
         self._pending: Pending = {}
         self._lost = ""
+        self.ended = asyncio.Event()
+        self.listeners: dict[bytes, Listener] = {}
+        self._early: deque[tuple[bytes, Raw]] = deque(maxlen=_EARLY_NOTIFICATIONS)
         self._reader = asyncio.create_task(self._read(), name=f"websocket to {upstream}")
 
     @property
@@ -187,6 +248,13 @@ class _Connection:
             self._pending.pop(call_id, None)
             if future.done() and not future.cancelled():
                 future.exception()
+
+    def listen(self, key: bytes, listener: Listener) -> None:
+        """Hand every result of this subscription to the listener, those that have come already included."""
+        self.listeners[key] = listener
+        early, self._early = self._early, deque(maxlen=_EARLY_NOTIFICATIONS)
+        for told, result in early:
+            self._tell(told, result)
 
     async def close(self, reason: str) -> None:
         """Fail what waits, and close."""
@@ -224,27 +292,44 @@ class _Connection:
         try:
             reply = jsonrpc.decode_reply(data)
         except ValueError:
-            return _is_notification(data)
+            return self._notified(data)
         future = self._pending.get(int(reply.id)) if reply.id.isdigit() and len(reply.id) < 20 else None
         if future is not None and not future.done():
             future.set_result(reply)
         return True
 
+    def _notified(self, data: bytes) -> bool:
+        """Whether it is JSON that calls a method, as subscriptions do. If it is one of ours, its listener is called."""
+        try:
+            notification = _notification_decoder.decode(data)
+        except (msgspec.DecodeError, RecursionError):
+            return False
+        try:
+            told = _told_decoder.decode(notification.params)
+        except msgspec.DecodeError:
+            # Of some other kind; nobody here waits for it.
+            return True
+        self._tell(bytes(told.subscription), told.result)
+        return True
+
+    def _tell(self, key: bytes, result: Raw) -> None:
+        listener = self.listeners.get(key)
+        if listener is None:
+            self._early.append((key, result))
+            return
+        try:
+            listener(result)
+        except Exception:
+            # A mistake of ours must not end the connection, on which others wait.
+            log.exception("upstream.listener_failed", upstream=self._upstream)
+
     def _fail(self, reason: str) -> None:
         if self._lost:
             return
         self._lost = reason
+        self.ended.set()
         for future in tuple(self._pending.values()):
             if not future.done():
                 future.set_exception(UpstreamDisconnected(self._upstream, reason))
         if self._pending:
             log.debug("upstream.websocket_lost", upstream=self._upstream, reason=reason, calls=len(self._pending))
-
-
-def _is_notification(data: bytes) -> bool:
-    """Whether it is JSON that calls a method, as subscriptions do."""
-    try:
-        _notification_decoder.decode(data)
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return True

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capstan.chain.headers import (
+from capstan.chain.heads.headers import (
     BrokenLink,
     ChainChange,
     Header,
@@ -290,3 +290,18 @@ def test_memory_is_bounded() -> None:
     chain.extend(line(9, 1000))
     assert len(chain.headers) == 8
     assert chain.get(line(1, 1)[0].hash) is None
+
+
+def test_a_block_that_was_taken_back_is_known_as_such_until_it_comes_back() -> None:
+    chain = HeaderChain()
+    main = line(1, 5)
+    chain.extend(main)
+    other = line(4, 3, branch=1, parent=3)
+    chain.remember(other[0])
+    assert not chain.was_taken_back(other[0].hash), "it never was canonical"
+    chain.extend(other)
+    assert [chain.was_taken_back(header.hash) for header in main] == [False, False, False, True, True]
+    chain.rewind(3)
+    assert all(chain.was_taken_back(header.hash) for header in other)
+    chain.extend(main[3:])
+    assert not any(chain.was_taken_back(header.hash) for header in main)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from capstan.chain.head_source import HeadOptions
-from capstan.chain.heads import LatestHeads
+from capstan.chain.heads.latest import LatestHeads
+from capstan.chain.heads.source import HeadOptions
 from capstan.chain.registry import ChainRegistry
 from capstan.chain.upstream import open_session
 from capstan.core.clock import SystemClock

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from capstan.chain.head_source import HeadOptions
-from capstan.chain.headers import ChainChange, Header
+from capstan.chain.heads.headers import ChainChange, Header
+from capstan.chain.heads.source import HeadOptions
 from tests.support.head_nodes import HeadNode, Tracked, chain_of, evm_spec
 
 MAIN = chain_of(1, 400)

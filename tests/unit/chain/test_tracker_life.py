@@ -9,10 +9,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from capstan.chain.errors import UpstreamRefused
-from capstan.chain.head_metrics import HeadMetrics
-from capstan.chain.head_source import HeadOptions
-from capstan.chain.headers import ChainChange
-from capstan.chain.tracker import HeadTracker
+from capstan.chain.heads.headers import ChainChange
+from capstan.chain.heads.metrics import HeadMetrics
+from capstan.chain.heads.source import HeadOptions
+from capstan.chain.heads.tracker import HeadTracker
 from capstan.core.clock import SystemClock
 from tests.support.head_nodes import HeadNode, Tracked, chain_of, evm_spec
 

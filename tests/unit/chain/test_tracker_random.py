@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capstan.chain.headers import Header
+from capstan.chain.heads.headers import Header
 from tests.support.head_nodes import HeadNode, Tracked, chain_of
 
 GENESIS = chain_of(1, 60)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capstan.chain.solana_heads import SolanaHeads
+from capstan.chain.heads.solana import SolanaHeads
 from tests.support.head_nodes import HeadNode, Tracked, evm_spec
 
 SPEC = evm_spec(family="solana", block_time_ms=400)

@@ -1,9 +1,9 @@
 """Follows the head of one network: a background task per upstream, one announced head, one ordered stream of changes.
 
-Made and stopped by `heads.LatestHeads`; asked by the gateway for the head and its finality, subscribed to by whatever
+Made and stopped by `latest.LatestHeads`; asked by the gateway for the head and its finality, subscribed to by whatever
 must know when blocks are applied or taken back. It decides when upstreams are asked; what their answers mean is decided
-by `evm_heads` and `solana_heads`. Every question has its own task and time limit, so an upstream that stalls delays
-nobody. The announced number goes back only by the rule written in `head_choice`.
+by `evm` and `solana`. Every question has its own task and time limit, so an upstream that stalls delays
+nobody. The announced number goes back only by the rule written in `choice`.
 """
 
 import asyncio
@@ -13,13 +13,14 @@ from typing import TypeAlias
 import structlog
 
 from capstan.chain.errors import ChainError, UpstreamRefused
-from capstan.chain.evm_heads import EvmHeads
-from capstan.chain.head_metrics import HeadMetrics
-from capstan.chain.head_reading import Member
-from capstan.chain.head_source import HeadOptions, HeadSource
-from capstan.chain.headers import ChainChange, Header, HeaderChain
+from capstan.chain.heads.evm import EvmHeads
+from capstan.chain.heads.headers import ChainChange, Header, HeaderChain
+from capstan.chain.heads.listening import HeadListener, Subscribable
+from capstan.chain.heads.metrics import HeadMetrics
+from capstan.chain.heads.reading import Member
+from capstan.chain.heads.solana import SolanaHeads
+from capstan.chain.heads.source import HeadOptions, HeadSource
 from capstan.chain.models import NetworkSpec
-from capstan.chain.solana_heads import SolanaHeads
 from capstan.core.clock import Clock
 
 log = structlog.get_logger(__name__)
@@ -53,6 +54,7 @@ class HeadTracker:
         self._metrics = metrics or HeadMetrics()
         self._members: tuple[Member, ...] = ()
         self._tasks: dict[Member, asyncio.Task[None]] = {}
+        self._listeners: dict[Member, asyncio.Task[None]] = {}
         self._wakes: dict[Member, asyncio.Event] = {}
         self._subscribers: dict[object, tuple[Subscriber, bool]] = {}
         self._waiters: dict[asyncio.Future[None], int] = {}
@@ -199,7 +201,7 @@ class HeadTracker:
     def stop_soon(self) -> list[asyncio.Task[None]]:
         """Stop asking; returns the tasks that are ending."""
         self._running = False
-        tasks = list(self._tasks.values())
+        tasks = [*self._tasks.values(), *self._listeners.values()]
         for member in self._members:
             self._end(member)
         self._metrics.drop_network(self.spec.name)
@@ -216,12 +218,18 @@ class HeadTracker:
         self._tasks[member] = asyncio.create_task(
             self._follow(member, self._wakes[member]), name=f"head of {self.spec.name} at {member.name}"
         )
+        upstream = member.upstream
+        if self._evm is not None and isinstance(upstream, Subscribable):
+            listener = HeadListener(member.name, upstream, lambda head: self.observe(member, head), lambda: self.idle)
+            self._listeners[member] = asyncio.create_task(
+                listener.run(), name=f"new heads of {self.spec.name} at {member.name}"
+            )
 
     def _end(self, member: Member) -> None:
         self._wakes.pop(member, None)
-        task = self._tasks.pop(member, None)
-        if task is not None:
-            task.cancel()
+        for task in (self._tasks.pop(member, None), self._listeners.pop(member, None)):
+            if task is not None:
+                task.cancel()
         self._metrics.drop_upstream(self.spec.name, member.name)
 
     # --- asking

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import msgspec
 
-from capstan.chain.head_reading import Member
-from capstan.chain.headers import DEFAULT_WINDOW, Header
+from capstan.chain.heads.headers import DEFAULT_WINDOW, Header
+from capstan.chain.heads.reading import Member
 from capstan.chain.models import NetworkSpec
 
 

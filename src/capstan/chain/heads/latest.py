@@ -10,10 +10,10 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry
 
-from capstan.chain.head_metrics import HeadMetrics
-from capstan.chain.head_source import HeadOptions
+from capstan.chain.heads.metrics import HeadMetrics
+from capstan.chain.heads.source import HeadOptions
+from capstan.chain.heads.tracker import HeadTracker
 from capstan.chain.registry import Network
-from capstan.chain.tracker import HeadTracker
 from capstan.core.clock import Clock
 
 

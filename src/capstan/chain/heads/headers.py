@@ -94,6 +94,8 @@ class HeaderChain:
         self._by_number: dict[int, Header] = {}
         self._by_hash: dict[str, Header] = {}
         self._side: dict[str, Header] = {}
+        # Blocks that were canonical and are not any more, the one taken back longest ago first.
+        self._taken_back: dict[str, None] = {}
         self._latest: Header | None = None
         self._finalized: int | None = None
         self._safe: int | None = None
@@ -127,6 +129,10 @@ class HeaderChain:
         known = [number for number in (self._safe, self._finalized) if number is not None]
         return max(known, default=None)
 
+    def at(self, number: int) -> Header | None:
+        """The canonical header with this number, if it is kept."""
+        return self._by_number.get(number)
+
     def hash_at(self, number: int) -> str | None:
         """The hash of the canonical block with this number, if it is kept."""
         header = self._by_number.get(number)
@@ -139,6 +145,10 @@ class HeaderChain:
     def get(self, block_hash: str) -> Header | None:
         """A header that is known, canonical or not."""
         return self._by_hash.get(block_hash) or self._side.get(block_hash)
+
+    def was_taken_back(self, block_hash: str) -> bool:
+        """Whether the block was canonical and is not any more, as far as is remembered."""
+        return block_hash in self._taken_back
 
     def remember(self, header: Header) -> None:
         """Keep a header beside the chain, for a branch that may come to need it."""
@@ -214,6 +224,7 @@ class HeaderChain:
         self._by_number.clear()
         self._by_hash.clear()
         self._side.clear()
+        self._taken_back.clear()
         self._latest = None
         change = self._replace((), tuple(headers[-self._window :]))
         self._lower_safe(headers[0].number - 1)
@@ -267,7 +278,11 @@ class HeaderChain:
         for header in reverted:
             del self._by_number[header.number]
             self._by_hash.pop(header.hash, None)
+            self._taken_back[header.hash] = None
+        while len(self._taken_back) > self._window * _SIDE_WINDOWS:
+            del self._taken_back[next(iter(self._taken_back))]
         for header in applied:
+            self._taken_back.pop(header.hash, None)
             self._side.pop(header.hash, None)
             self._by_number[header.number] = header
             self._by_hash[header.hash] = header

@@ -1,7 +1,7 @@
 """The heads of an EVM network: what each upstream reports, linked parent by parent into one chain of headers.
 
 Driven by the head tracker, one upstream at a time, concurrently. Every report is first linked to the chain (missing
-parents are fetched from the upstream that reported it), then written down, then `head_choice` is asked which head
+parents are fetched from the upstream that reported it), then written down, then `choice` is asked which head
 follows. Only that last part changes the chain, and it never waits, so concurrent reports cannot disturb each other. It
 must not decide by itself which branch is right, and it never follows a branch below finality.
 """
@@ -12,12 +12,9 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from capstan.chain.errors import ChainError, NodeError
-from capstan.chain.head_choice import Extend, Policy, Report, Rewind, Situation, Step, choose, fresh_reports
-from capstan.chain.head_finality import FinalityVotes
-from capstan.chain.head_metrics import HeadMetrics
-from capstan.chain.head_reading import Member, Tag, block_by_hash, block_by_number, block_by_tag
-from capstan.chain.head_source import HeadOptions
-from capstan.chain.headers import (
+from capstan.chain.heads.choice import Extend, Policy, Report, Rewind, Situation, Step, choose, fresh_reports
+from capstan.chain.heads.finality import FinalityVotes
+from capstan.chain.heads.headers import (
     ChainChange,
     Header,
     HeaderChain,
@@ -25,6 +22,9 @@ from capstan.chain.headers import (
     MissingParent,
     ReorgBelowFinality,
 )
+from capstan.chain.heads.metrics import HeadMetrics
+from capstan.chain.heads.reading import Member, Tag, block_by_hash, block_by_number, block_by_tag
+from capstan.chain.heads.source import HeadOptions
 from capstan.chain.models import NetworkSpec
 from capstan.core.clock import Clock
 

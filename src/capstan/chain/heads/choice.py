@@ -26,7 +26,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from capstan.chain.headers import Branch, Header, HeaderChain, HeaderChainError
+from capstan.chain.heads.headers import Branch, Header, HeaderChain, HeaderChainError
 
 _INSISTING_REPORTS = 3
 _OTHER_BRANCH_REPORTS = 2

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from capstan.chain.errors import UpstreamBadReply, UpstreamTimeoutError
-from capstan.chain.headers import Header
+from capstan.chain.heads.headers import Header
 from capstan.core.hexes import parse_data, parse_quantity, to_data, to_quantity
 
 Tag = Literal["latest", "safe", "finalized"]
@@ -20,6 +20,7 @@ Commitment = Literal["processed", "confirmed", "finalized"]
 T = TypeVar("T")
 
 _HASH_BYTES = 32
+_PATIENCE_SECONDS = 0.5
 
 
 class Caller(Protocol):
@@ -41,6 +42,10 @@ class Member(Protocol):
     @property
     def upstream(self) -> Caller:
         """For calls to exactly this upstream."""
+        ...
+
+    async def poll(self, method: str, params: bytes, *, timeout: float) -> Raw:
+        """One call to exactly this upstream, which counts in what is known of it; raises `ChainError`."""
         ...
 
     def note_head(self, number: int) -> None:
@@ -118,8 +123,9 @@ async def _block(member: Member, method: str, params: tuple[object, ...], timeou
 
 async def _ask(member: Member, method: str, params: tuple[object, ...], timeout: float) -> Raw:
     try:
-        async with asyncio.timeout(timeout):
-            return await member.upstream.call(method, msgspec.json.encode(params), timeout=timeout)
+        # The upstream keeps the time itself; only then does it count as its failure.
+        async with asyncio.timeout(timeout + _PATIENCE_SECONDS):
+            return await member.poll(method, msgspec.json.encode(params), timeout=timeout)
     except TimeoutError:
         raise UpstreamTimeoutError(member.name, "no answer in time") from None
 

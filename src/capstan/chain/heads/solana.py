@@ -1,18 +1,18 @@
 """The slots of a Solana network: processed, confirmed and finalized, from what each upstream reports.
 
 Driven by the head tracker. Slots have numbers but no headers that are cheap to ask for, so nothing is linked and no
-`ChainChange` is made; only the numbers are kept. The rule is that of `head_choice` without the links: the highest slot
+`ChainChange` is made; only the numbers are kept. The rule is that of `choice` without the links: the highest slot
 counts unless it is absurd, it goes back only when the upstream that announced it insists on a lower one and nobody has
 a higher one, and an absurd one is believed when another upstream is near to it.
 """
 
 from collections.abc import Callable, Sequence
 
-from capstan.chain.head_finality import FinalityVotes
-from capstan.chain.head_metrics import HeadMetrics
-from capstan.chain.head_reading import Member, block_height, slot
-from capstan.chain.head_source import HeadOptions
-from capstan.chain.headers import Header
+from capstan.chain.heads.finality import FinalityVotes
+from capstan.chain.heads.headers import Header
+from capstan.chain.heads.metrics import HeadMetrics
+from capstan.chain.heads.reading import Member, block_height, slot
+from capstan.chain.heads.source import HeadOptions
 from capstan.chain.models import NetworkSpec
 from capstan.core.clock import Clock
 

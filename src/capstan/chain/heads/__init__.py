@@ -1,0 +1,1 @@
+"""The heads of networks: what each upstream reports, and the one head that is announced from it."""

@@ -1,0 +1,111 @@
+"""A replay of older blocks that ends in the live stream."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from capstan.chain.follower.follower import FollowerOptions
+from capstan.chain.follower.models import Demand, Reverted
+from capstan.chain.follower.replay import ReplayTooLong
+from tests.support.stream_nodes import StreamNode, Walker, grow
+from tests.unit.chain.follower.conftest import Build, same
+
+
+async def test_a_replay_ends_in_the_live_stream_without_gap_or_repetition(build: Build) -> None:
+    chain = grow([], 60)
+    node = StreamNode("one", chain)
+    world = build(node)
+    await world.poll()
+    world.follower.subscribe(Walker(), Demand.HEADERS)
+    await world.settle()
+    walker = Walker()
+    steps = 0
+
+    async def pace() -> None:
+        nonlocal chain, steps
+        steps += 1
+        if steps % 5 == 0:
+            chain = grow(chain, 1)
+            node.adopt(chain)
+            await world.poll()
+
+    unsubscribe = await asyncio.wait_for(world.follower.replay(10, walker, Demand.LOGS, pace=pace), 20)
+    assert walker.blocks[-1].hash == world.follower.position.hash if world.follower.position else False
+    chain = grow(chain, 5)
+    node.adopt(chain)
+    await world.settle()
+    unsubscribe()
+    assert walker.hashes == [made.hash for made in chain[10:]]
+    assert all(same(block, made) for block, made in zip(walker.blocks, chain[10:], strict=True))
+
+
+async def test_reorganisations_during_a_replay_are_told(build: Build) -> None:
+    chain = grow([], 60)
+    node = StreamNode("one", chain)
+    world = build(node)
+    await world.poll()
+    world.follower.subscribe(Walker(), Demand.HEADERS)
+    chain = grow(chain, 10)
+    node.adopt(chain)
+    await world.settle()
+    walker = Walker()
+    branch = 0
+
+    async def pace() -> None:
+        nonlocal chain, branch
+        if len(walker.blocks) in (52, 55, 57) and branch < 6:
+            branch += 1
+            chain = grow(chain[: 61 + branch], 12, branch=branch)
+            node.adopt(chain)
+            await world.settle()
+
+    await asyncio.wait_for(world.follower.replay(10, walker, Demand.LOGS, pace=pace), 20)
+    chain = grow(chain, 2)
+    node.adopt(chain)
+    await world.settle()
+    assert branch
+    assert walker.hashes == [made.hash for made in chain[10:]]
+
+
+async def test_what_a_replay_has_told_is_reverted_however_old_it_is(build: Build) -> None:
+    chain = grow([], 40)
+    node = StreamNode("one", chain)
+    world = build(node)
+    await world.poll(times=6)
+    walker = Walker()
+    await asyncio.wait_for(world.follower.replay(20, walker, Demand.LOGS), 5)
+    read = [await world.follower.block(number, Demand.LOGS) for number in (15, 16)]
+    chain = grow(chain[:30], 15, branch=1)
+    node.adopt(chain)
+    node.forget_orphans()
+    await world.settle()
+    assert None not in read
+    assert walker.hashes == [made.hash for made in chain[20:]]
+    assert all(same(block, made) for block, made in zip(walker.blocks, chain[20:], strict=True))
+    reverted = [delta.block for delta in walker.deltas if isinstance(delta, Reverted)]
+    assert [block.number for block in reverted] == list(range(39, 29, -1))
+    assert all(block.logs is not None for block in reverted)
+
+
+async def test_a_replay_from_the_next_block_is_live_at_once(build: Build) -> None:
+    chain = grow([], 20)
+    node = StreamNode("one", chain)
+    world = build(node)
+    await world.poll()
+    walker = Walker()
+    await asyncio.wait_for(world.follower.replay(20, walker, Demand.LOGS), 5)
+    chain = grow(chain, 3)
+    node.adopt(chain)
+    await world.settle()
+    assert walker.hashes == [made.hash for made in chain[20:]]
+
+
+async def test_a_replay_from_too_far_back_is_refused(build: Build) -> None:
+    node = StreamNode("one", grow([], 200))
+    world = build(node, options=FollowerOptions(replay_blocks=50, linger_seconds=0.0))
+    await world.poll()
+    with pytest.raises(ReplayTooLong) as refused:
+        await world.follower.replay(100, Walker(), Demand.LOGS)
+    assert refused.value.first == 149
