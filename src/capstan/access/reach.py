@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from capstan.access.models import Caller
 from capstan.catalogue.networks import Network, Networks
-from capstan.core.errors import Forbidden
+from capstan.core.errors import Forbidden, NotFound
 from capstan.core.redact import quoted
 
 
@@ -33,6 +33,18 @@ class NetworkReach:
         if caller.mode == "live":
             return networks.mainnet(quoted(chain))
         return _allowed(caller, networks.default_testnet(quoted(chain)))
+
+    def names(self, caller: Caller, chain: str | None, network: str | None) -> tuple[str, ...]:
+        """The networks the caller may know of, served or not: of one chain, of one name, of both, or all."""
+        networks = self._networks()
+        if chain is not None and network is not None:
+            return (_allowed(caller, networks.describe(quoted(chain), quoted(network))).name,)
+        known = tuple(networks) if chain is None else networks.for_chain(quoted(chain))
+        if network is not None:
+            known = tuple(entry for entry in known if entry.network == network)
+            if not known:
+                raise NotFound(f'no chain has a network "{quoted(network)}"')
+        return tuple(entry.name for entry in known if caller.mode == "live" or entry.kind == "testnet")
 
 
 def _allowed(caller: Caller, network: Network) -> Network:

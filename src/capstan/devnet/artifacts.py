@@ -15,6 +15,7 @@ import msgspec
 from eth_abi.abi import encode
 from eth_account import Account
 
+from capstan.core import creation
 from capstan.core.hexes import keccak256, parse_address, parse_data, to_checksum_address
 from capstan.devnet.errors import DevnetError
 from capstan.devnet.install import NodeProject
@@ -72,8 +73,7 @@ def load_package_contract(project: NodeProject, package: str, name: str) -> Comp
 
 def create2_address(deployer: str, salt: bytes, init_code: bytes) -> str:
     """The address that CREATE2 gives (EIP-1014)."""
-    digest = keccak256(b"\xff" + parse_address(deployer) + salt + keccak256(init_code))
-    return to_checksum_address(digest[12:])
+    return to_checksum_address(creation.create2_address(parse_address(deployer), salt, init_code))
 
 
 def call_data(signature: str, *values: object) -> bytes:

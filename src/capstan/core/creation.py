@@ -1,0 +1,8 @@
+"""The addresses that new contracts get. Called wherever one must be known before the contract is there. Pure."""
+
+from capstan.core.hexes import keccak256
+
+
+def create2_address(deployer: bytes, salt: bytes, init_code: bytes) -> bytes:
+    """The address that CREATE2 gives (EIP-1014). The salt has 32 bytes."""
+    return keccak256(b"\xff" + deployer + salt + keccak256(init_code))[12:]
