@@ -14,6 +14,7 @@ pytest_plugins = [
     "tests.support.storage",
     "tests.support.browser",
     "tests.support.development",
+    "tests.support.javascript",
 ]
 
 # Far longer than any test takes, on a slow machine too. A test that hangs fails then, instead of holding up the run.

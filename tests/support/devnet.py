@@ -8,6 +8,7 @@ by an event loop in a thread of its own, so that synchronous and asynchronous te
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -28,6 +29,8 @@ Result = TypeVar("Result")
 CALL_TIMEOUT_SECONDS = 30.0
 START_TIMEOUT_SECONDS = 120.0
 POLL_SECONDS = 0.05
+# The time between blocks of a chain that is not to move by itself.
+NEVER = 3600.0
 
 
 class LoopThread:
@@ -140,14 +143,14 @@ def node_project() -> NodeProject:
     return ensure_node_project(print)
 
 
-@pytest.fixture(scope="session")
-def evm_devnet(node_project: NodeProject) -> Iterator[EvmDevnet]:
-    """One development chain for the whole session, started and deployed."""
+@contextlib.contextmanager
+def running_devnet(project: NodeProject, *, block_time: float = 1.0) -> Iterator[EvmDevnet]:
+    """A development chain, started and deployed, for as long as the block lasts."""
     with LoopThread() as thread:
-        node = EvmNode(node_project)
+        node = EvmNode(project, block_time=block_time)
         thread.run(node.start(), START_TIMEOUT_SECONDS)
         try:
-            deployment = thread.run(deploy_all(node.url, print, project=node_project), START_TIMEOUT_SECONDS)
+            deployment = thread.run(deploy_all(node.url, print, project=project), START_TIMEOUT_SECONDS)
             rpc = thread.run(NodeRpc(node.url).__aenter__())
             try:
                 yield EvmDevnet(node, deployment, rpc, thread)
@@ -155,3 +158,17 @@ def evm_devnet(node_project: NodeProject) -> Iterator[EvmDevnet]:
                 thread.run(rpc.__aexit__(None, None, None))
         finally:
             thread.run(node.stop())
+
+
+@pytest.fixture(scope="session")
+def evm_devnet(node_project: NodeProject) -> Iterator[EvmDevnet]:
+    """One development chain for the whole session, started and deployed."""
+    with running_devnet(node_project) as devnet:
+        yield devnet
+
+
+@pytest.fixture(scope="module")
+def quiet_devnet(node_project: NodeProject) -> Iterator[EvmDevnet]:
+    """A development chain of one test file's own, which moves only when a test moves it."""
+    with running_devnet(node_project, block_time=NEVER) as devnet:
+        yield devnet

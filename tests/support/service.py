@@ -105,7 +105,7 @@ def start_service(tmp_path: Path) -> Iterator[StartService]:
     with ExitStack() as stack:
 
         def start(settings: Mapping[str, Any] | None = None, data_dir: Path | None = None) -> Service:
-            service = Service(["--data-dir", str(data_dir or tmp_path / "data")], _variables(settings), tmp_path)
+            service = Service(["--data-dir", str(data_dir or tmp_path / "data")], variables(settings), tmp_path)
             stack.callback(service.kill)
             return service
 
@@ -135,7 +135,7 @@ def run_command(
     """Runs one command."""
     return subprocess.run(
         [*CAPSTAN, *arguments],
-        env=clean_environment(_variables(settings)),
+        env=clean_environment(variables(settings)),
         cwd=directory,
         capture_output=True,
         text=True,
@@ -144,7 +144,8 @@ def run_command(
     )
 
 
-def _variables(settings: Mapping[str, Any] | None) -> dict[str, str]:
+def variables(settings: Mapping[str, Any] | None) -> dict[str, str]:
+    """Settings by their dotted names, as the environment of a process."""
     return {"CAPSTAN_" + name.upper().replace(".", "__"): _text(value) for name, value in (settings or {}).items()}
 
 

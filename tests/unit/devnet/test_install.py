@@ -16,6 +16,7 @@ import pytest
 from capstan.devnet import install
 from capstan.devnet.errors import DevnetError
 from capstan.devnet.install import NODE_SOURCE, ensure_node_project
+from tests.clients.install import SOURCE as CLIENTS
 from tests.support.devnet import wait_until
 
 
@@ -62,6 +63,16 @@ def test_a_second_call_does_nothing(source: Path, tmp_path: Path, monkeypatch: p
     assert lines == []
 
 
+def test_projects_of_two_names_stand_beside_each_other(source: Path, tmp_path: Path) -> None:
+    root, lines = tmp_path / "root", list[str]()
+    (root / ".installing-devnet-abc").mkdir(parents=True)
+    project = ensure_node_project(lines.append, source=source, root=root, name="clients", what="the clients")
+    assert project.directory.name.startswith("clients-")
+    assert all("the clients" in line for line in lines)
+    # What the other one is installing is left alone.
+    assert [path.name for path in leftovers(root)] == [".installing-devnet-abc"]
+
+
 def test_another_lock_file_gets_another_directory(source: Path, tmp_path: Path) -> None:
     first = ensure_node_project(print, source=source, root=tmp_path / "root")
     lock = source / "package-lock.json"
@@ -85,7 +96,7 @@ def test_an_npm_that_takes_too_long_is_ended(source: Path, tmp_path: Path, monke
 
 def test_what_an_interrupted_run_left_is_removed(source: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
-    (root / ".installing-abc" / "project" / "node_modules").mkdir(parents=True)
+    (root / ".installing-devnet-abc" / "project" / "node_modules").mkdir(parents=True)
     ensure_node_project(print, source=source, root=root)
     assert leftovers(root) == []
 
@@ -148,12 +159,17 @@ def test_a_root_that_cannot_be_written_is_a_clear_error(source: Path, tmp_path: 
         ensure_node_project(print, source=source, root=tmp_path / "file" / "root")
 
 
-def test_the_lock_file_pins_every_package_and_names_no_registry() -> None:
-    text = (NODE_SOURCE / "package-lock.json").read_text()
+@pytest.mark.parametrize("directory", [NODE_SOURCE, CLIENTS], ids=["chain", "clients"])
+def test_the_lock_files_pin_every_package_and_name_no_registry(directory: Path) -> None:
+    text = (directory / "package-lock.json").read_text()
     assert '"resolved"' not in text
     packages = {name: entry for name, entry in json.loads(text)["packages"].items() if name}
     assert all(entry["integrity"].startswith("sha512-") for entry in packages.values())
-    # The native part of the node, for both architectures and both C libraries.
+
+
+def test_the_lock_file_has_the_native_part_of_the_node_for_every_platform() -> None:
+    packages = json.loads((NODE_SOURCE / "package-lock.json").read_text())["packages"]
+    # Both architectures and both C libraries.
     for platform in ("linux-x64-gnu", "linux-arm64-gnu", "linux-x64-musl", "linux-arm64-musl", "darwin-arm64"):
         assert f"node_modules/@nomicfoundation/edr-{platform}" in packages
 
