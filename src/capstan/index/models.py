@@ -1,0 +1,131 @@
+"""The values of the transfer index: transfers, notices, subjects, and what its readers get.
+
+Made by the decoder and the stores of this package, read by the token and NFT capabilities. Addresses and hashes are
+bytes and ids are integers inside the index; whoever shows them writes them as text. Plain values, no input or output.
+"""
+
+import enum
+
+import msgspec
+
+ZERO_ADDRESS = bytes(20)
+
+
+class Standard(enum.IntEnum):
+    """The standard whose event told of a transfer."""
+
+    ERC20 = 20
+    ERC721 = 721
+    ERC1155 = 1155
+
+
+class Transfer(msgspec.Struct, frozen=True, gc=False):
+    """One movement of one token. An ERC-1155 batch is several, told apart by `position`."""
+
+    block_number: int
+    log_index: int
+    # The place in a batch; 0 for everything else.
+    position: int
+    standard: Standard
+    contract: bytes
+    # None for ERC-20.
+    token_id: int | None
+    sender: bytes
+    receiver: bytes
+    amount: int
+    block_hash: bytes
+    transaction_hash: bytes
+    # Unix seconds; None where the node does not tell it with the log.
+    timestamp: int | None
+
+    @property
+    def is_nft(self) -> bool:
+        """Whether it is about an id rather than an amount alone."""
+        return self.token_id is not None
+
+
+class Notice(msgspec.Struct, frozen=True, gc=False):
+    """A contract says that the metadata of its ids `first` to `last` changed: ERC-4906, or `URI` of ERC-1155."""
+
+    contract: bytes
+    first: int
+    last: int
+
+
+class SubjectKind(enum.IntEnum):
+    """What a subject of the index is."""
+
+    # Every transfer of the network.
+    ALL = 0
+    # The transfers from and to one address.
+    HOLDER = 1
+    # The NFT transfers of one contract.
+    CONTRACT = 2
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """What the index follows: everything, one holder, or one contract."""
+
+    kind: SubjectKind
+    address: bytes = b""
+
+    def __str__(self) -> str:
+        return "everything" if self.kind is SubjectKind.ALL else f"{self.kind.name.lower()} 0x{self.address.hex()}"
+
+
+EVERYTHING = Subject(SubjectKind.ALL)
+
+
+class Position(msgspec.Struct, frozen=True):
+    """The block up to which the index has followed the chain."""
+
+    number: int
+    hash: bytes
+
+
+class Coverage(msgspec.Struct, frozen=True):
+    """How far an answer can be relied on."""
+
+    # The block of which the answer speaks; None while the index has not seen a block yet.
+    block: int | None
+    # Whether the history before it is all there.
+    complete: bool
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """How much of one NFT id an address holds."""
+
+    contract: bytes
+    token_id: int
+    standard: Standard
+    owner: bytes
+    amount: int
+
+
+class Collection(msgspec.Struct, frozen=True):
+    """Sums over one NFT contract."""
+
+    # Addresses that hold at least one of its tokens.
+    owners: int
+    # Different ids that somebody holds.
+    ids: int
+    # All that was minted less all that was burned, over all ids.
+    supply: int
+    # The standards whose transfers were seen.
+    standards: tuple[Standard, ...]
+
+
+class TransferPage(msgspec.Struct, frozen=True):
+    """One page of transfers, newest first, and how many there are in all."""
+
+    transfers: tuple[Transfer, ...]
+    total: int
+    coverage: Coverage
+
+
+class HoldingPage(msgspec.Struct, frozen=True):
+    """One page of holdings by contract and id, and how many there are in all."""
+
+    holdings: tuple[Holding, ...]
+    total: int
+    coverage: Coverage

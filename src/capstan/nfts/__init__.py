@@ -1,0 +1,1 @@
+"""NFTs: metadata, collections, and what an address owns."""

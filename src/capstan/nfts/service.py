@@ -1,0 +1,219 @@
+"""NFT metadata, collections, and what an address owns, at the latest block.
+
+Called by the NFT routes. What contracts say is kept until there is a newer block; documents come from the library. A
+document that cannot be had leaves its fields null and is never an error.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+
+from capstan.chain.calls.models import BlockChanged, BlockRef
+from capstan.chain.registry import Network
+from capstan.core.errors import InvalidRequest, NotFound, Unavailable
+from capstan.core.etags import etag_of
+from capstan.core.hexes import parse_address, to_checksum_address
+from capstan.core.money import plain
+from capstan.core.weighted import WeightedMemory
+from capstan.nfts.library import Library, Wanted
+from capstan.nfts.models import (
+    Answer,
+    Coverage,
+    Document,
+    NftCollection,
+    NftMetadata,
+    OwnedNft,
+    OwnedNfts,
+    OwnedPage,
+    OwnedToken,
+)
+from capstan.nfts.ports import Blocks, Floors, NftIndex
+from capstan.nfts.reading import CollectionReading, NftReader, OwnedReading, TokenReading
+from capstan.nfts.uris import Gateways
+
+T = TypeVar("T")
+
+_ATTEMPTS = 3
+# For each of the three kinds of readings.
+_MEMORY_BYTES = 16 * 1024 * 1024
+# How long a list of owned NFTs waits for documents that were never fetched. They are there the next time.
+_LIST_PATIENCE_SECONDS = 4.0
+_NO_DOCUMENT = Document()
+
+
+class NftService:
+    """NFTs of every EVM network."""
+
+    def __init__(
+        self,
+        blocks: Blocks,
+        reader: NftReader,
+        index: NftIndex,
+        library: Library,
+        floors: Floors,
+        gateways: Gateways,
+    ) -> None:
+        self._blocks = blocks
+        self._reader = reader
+        self._index = index
+        self._library = library
+        self._floors = floors
+        self._gateways = gateways
+        # Readings by network and what was read, each good for its block.
+        self._tokens: WeightedMemory[tuple[str, bytes, int], TokenReading] = WeightedMemory(_MEMORY_BYTES)
+        self._collections: WeightedMemory[tuple[str, bytes], CollectionReading] = WeightedMemory(_MEMORY_BYTES)
+        self._owned: WeightedMemory[tuple[str, tuple[OwnedToken, ...]], OwnedReading] = WeightedMemory(_MEMORY_BYTES)
+
+    async def metadata(self, network: Network, contract: str, token_id: str) -> Answer:
+        """What is known of one NFT, encoded. Raises `InvalidRequest`, `NotFound`, and the failures of the pool."""
+        address, number = _address(network, contract, "contract"), _token_id(token_id)
+        reading = await self._token(network, address, number)
+        document = _NO_DOCUMENT
+        if reading.uri is not None:
+            wanted = Wanted(address, number, reading.uri, reading.standard)
+            document = await self._library.document(network.name, wanted) or _NO_DOCUMENT
+        shown = NftMetadata(
+            contract=contract,
+            token_id=str(number),
+            name=document.name,
+            description=document.description,
+            image_url=document.image,
+            image_gateway_url=self._gateways.image(document.image),
+            standard=reading.standard,
+            owner=None if reading.owner is None else to_checksum_address(reading.owner),
+            traits=list(document.traits),
+        )
+        return _answer(shown, reading.coverage)
+
+    async def collection(self, network: Network, contract: str) -> Answer:
+        """What is known of a collection, encoded. Raises as `metadata` does."""
+        address = _address(network, contract, "contract")
+        reading = await self._collection(network, address)
+        document = _NO_DOCUMENT
+        if reading.uri is not None:
+            wanted = Wanted(address, None, reading.uri, reading.standard)
+            document = await self._library.document(network.name, wanted) or _NO_DOCUMENT
+        floor = await self._floors.floor(network, reading.block, address)
+        shown = NftCollection(
+            contract=contract,
+            chain=network.spec.chain,
+            name=reading.name or document.name,
+            symbol=reading.symbol,
+            standard=reading.standard,
+            total_supply=reading.total_supply,
+            num_owners=reading.owners,
+            floor_price_eth=None if floor is None else plain(floor.native),
+            floor_price_usd=None if floor is None or floor.usd is None else plain(floor.usd),
+            banner_url=document.banner,
+            image_url=document.image,
+            description=document.description,
+        )
+        return _answer(shown, reading.coverage)
+
+    async def owned(self, network: Network, address: str, page: int, limit: int) -> Answer:
+        """A page of what an address owns, encoded. Raises as `metadata` does."""
+        holder = _address(network, address, "address")
+        found = await self._index.owned(network, holder, page=page, limit=limit)
+        nfts = await self._shown(network, found) if found.tokens else []
+        shown = OwnedNfts(address=address, chain=network.spec.chain, nfts=nfts, page=page, total=found.total)
+        return _answer(shown, found.coverage)
+
+    async def _shown(self, network: Network, found: OwnedPage) -> list[OwnedNft]:
+        said = (await self._said(network, found.tokens)).said
+        places = {place: uri for place, (uri, _) in enumerate(said) if uri is not None}
+        wanted = [
+            Wanted(found.tokens[place].contract, found.tokens[place].token_id, uri, found.tokens[place].standard)
+            for place, uri in places.items()
+        ]
+        fetched = await self._library.documents(network.name, wanted, patience=_LIST_PATIENCE_SECONDS)
+        documents = dict(zip(places, fetched, strict=True))
+        nfts = []
+        for place, (token, (_, name)) in enumerate(zip(found.tokens, said, strict=True)):
+            document = documents.get(place) or _NO_DOCUMENT
+            nfts.append(
+                OwnedNft(
+                    contract=to_checksum_address(token.contract),
+                    token_id=str(token.token_id),
+                    name=document.name,
+                    collection_name=name,
+                    image_url=document.image,
+                    standard=token.standard,
+                )
+            )
+        return nfts
+
+    async def _token(self, network: Network, contract: bytes, token_id: int) -> TokenReading:
+        block = await self._blocks.latest(network)
+        key = (network.name, contract, token_id)
+        kept = self._tokens.get(key)
+        if kept is not None and kept.block.hash == block.hash and _reaches(kept.coverage, block):
+            return kept
+        reading = await self._again(network, block, lambda at: self._reader.token(network, at, contract, token_id))
+        self._tokens.put(key, reading, _weight(reading.uri))
+        return reading
+
+    async def _collection(self, network: Network, contract: bytes) -> CollectionReading:
+        block = await self._blocks.latest(network)
+        key = (network.name, contract)
+        kept = self._collections.get(key)
+        if kept is not None and kept.block.hash == block.hash and _reaches(kept.coverage, block):
+            return kept
+        reading = await self._again(network, block, lambda at: self._reader.collection(network, at, contract))
+        self._collections.put(key, reading, _weight(reading.uri))
+        return reading
+
+    async def _said(self, network: Network, tokens: tuple[OwnedToken, ...]) -> OwnedReading:
+        block = await self._blocks.latest(network)
+        key = (network.name, tokens)
+        kept = self._owned.get(key)
+        if kept is not None and kept.block.hash == block.hash:
+            return kept
+        reading = await self._again(network, block, lambda at: self._reader.owned(network, at, tokens))
+        self._owned.put(key, reading, sum(_weight(uri) for uri, _ in reading.said))
+        return reading
+
+    async def _again(self, network: Network, block: BlockRef, read: Callable[[BlockRef], Awaitable[T]]) -> T:
+        """Read at the block, and at a newer one when that block has left the chain meanwhile."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return await read(block)
+            except BlockChanged:
+                block = await self._blocks.latest(network)
+        raise Unavailable(f"{network.name} is being reorganised; try again shortly")
+
+
+def _reaches(coverage: Coverage, block: BlockRef) -> bool:
+    """Whether the index could not know more of this block."""
+    return coverage.complete and (coverage.block or 0) >= block.number
+
+
+def _weight(uri: str | None) -> int:
+    """About the bytes that a reading takes in memory. A URI can hold a whole picture."""
+    return 1000 + len(uri or "")
+
+
+def _answer(shown: msgspec.Struct, coverage: Coverage) -> Answer:
+    body = msgspec.json.encode(shown)
+    return Answer(body, etag_of(body), coverage)
+
+
+def _address(network: Network, text: str, name: str) -> bytes:
+    if network.spec.family != "evm":
+        raise NotFound(f"network {network.name} has no ERC721 or ERC1155 tokens: only EVM chains do")
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise InvalidRequest(f"{name}: {error}") from None
+
+
+def _token_id(text: str) -> int:
+    """An id in decimal or, with 0x, in hexadecimal digits."""
+    is_hex = text[:2].lower() == "0x"
+    digits = text[2:] if is_hex else text
+    allowed = "0123456789abcdefABCDEF" if is_hex else "0123456789"
+    if 0 < len(digits) <= (64 if is_hex else 78) and all(digit in allowed for digit in digits):
+        number = int(digits, 16 if is_hex else 10)
+        if number < 2**256:
+            return number
+    raise InvalidRequest("token_id: an id is a decimal number, or 0x and hexadecimal digits, below 2^256")

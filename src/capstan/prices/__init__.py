@@ -1,0 +1,1 @@
+"""Prices of tokens and of the native coin in US dollars."""

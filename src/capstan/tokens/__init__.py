@@ -1,0 +1,1 @@
+"""ERC-20 tokens: metadata, and the balances of an address."""
