@@ -51,8 +51,8 @@ $(STAMP)-test: $(STAMP)-setup requirements-test.lock tools/browser.py tests/clie
 dev: $(STAMP)-setup ## run the whole service and a development chain
 	@exec $(BIN)/capstan dev $(ARGS)
 
-test: $(STAMP)-test ## run all tests; make test ARGS=tests/unit for some
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(STAMP)-test ## run all tests, two at a time; make test ARGS=tests/unit for some, one by one
+	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses 2 --dist loadfile)
 
 check: $(STAMP)-test ## format, lint, types, import rules, file lengths, generated files
 	@$(BIN)/ruff format --check .

@@ -114,3 +114,18 @@ async def test_only_one_of_many_gets_a_new_lease(database: Database) -> None:
 
 async def _never(_lease: object) -> None:
     await asyncio.Event().wait()
+
+
+async def test_a_process_that_is_alone_need_not_wait_for_the_dead(database: Database) -> None:
+    """The holder was killed; its token still cannot write once the lease is taken over."""
+    dead, alone = (LeaseStore(database, name, SystemClock(), seconds=3600) for name in ("dead", "alone"))
+    held = await dead.acquire("ethereum/devnet index")
+    assert held is not None
+    assert await alone.acquire(held.name) is None
+    await alone.release_all()
+    taken = await alone.acquire(held.name)
+    assert taken is not None
+    async with database.read() as connection:
+        await alone.check(connection, taken)
+    with pytest.raises(LeaseLost):
+        await dead.renew(held)
