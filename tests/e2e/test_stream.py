@@ -206,7 +206,8 @@ async def test_a_development_chain_that_is_reset_is_followed_from_its_beginning(
         await chain.rpc.call("hardhat_reset")
         await chain.mine(3, 1)
         await agreed(streams, chain)
-        assert walker.hashes[-4:] == await chain.hashes(0)
+        # Reset within one second of its birth, the chain has the same first block again: that one is then not told.
+        assert walker.hashes[-3:] == await chain.hashes(1)
     finally:
         await streams.close()
 

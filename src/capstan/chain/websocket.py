@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import aiohttp
 import msgspec
@@ -18,6 +18,7 @@ import structlog
 from msgspec import Raw
 
 from capstan.chain.errors import (
+    ChainError,
     UpstreamBadReply,
     UpstreamDisconnected,
     UpstreamFailure,
@@ -39,6 +40,9 @@ _CLOSE_SECONDS = 1.0
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 _REFUSING_STATUSES = frozenset({401, 402, 403, 407, 429})
+# So many calls to subscribe may be unanswered on a connection; those of long ago will not be answered any more.
+_MAX_UNANSWERED = 1_024
+_UNANSWERED_SECONDS = 600.0
 
 Pending = dict[int, "asyncio.Future[jsonrpc.Reply]"]
 
@@ -61,12 +65,14 @@ _notification_decoder = msgspec.json.Decoder(_Notification)
 _told_decoder = msgspec.json.Decoder(_Told)
 
 Listener = Callable[[Raw], None]
+# Called with a reply for which nobody waits any more.
+TooLate = Callable[[jsonrpc.Reply], None]
 
 
 class UpstreamSubscription:
     """A subscription at an upstream, as long as its connection lives."""
 
-    def __init__(self, connection: "_Connection", key: bytes, end: Callable[[], "asyncio.Future[Raw]"]) -> None:
+    def __init__(self, connection: "_Connection", key: bytes, end: Callable[[], Awaitable[None]]) -> None:
         self._connection = connection
         self._key = key
         self._end = end
@@ -79,7 +85,7 @@ class UpstreamSubscription:
         """End the subscription. The upstream is told, if it still listens."""
         self._connection.listeners.pop(self._key, None)
         if self._connection.usable:
-            await asyncio.gather(self._end(), return_exceptions=True)
+            await self._end()
 
 
 class WebSocketUpstream:
@@ -98,6 +104,7 @@ class WebSocketUpstream:
         self._in_flight = 0
         self._retired = False
         self._closing: asyncio.Task[None] | None = None
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def call(self, method: str, params: bytes, *, timeout: float, repeatable: bool = True) -> Raw:
         """The result of one call, as JSON text. `params` is a JSON array.
@@ -125,26 +132,48 @@ class WebSocketUpstream:
     async def subscribe(
         self, method: str, params: bytes, listener: Listener, *, unsubscribe: str, timeout: float
     ) -> UpstreamSubscription:
-        """Subscribe with this method; `listener` is called on the event loop with each result. Raises `ChainError`."""
+        """Subscribe with this method; `listener` is called on the event loop with each result. Raises `ChainError`.
+
+        When the node answers after the time is over or the caller has left, the subscription is ended at once.
+        """
         try:
             async with asyncio.timeout(min(timeout, self.spec.timeout_seconds)):
                 connection = await self._connected()
-                key = bytes(await self._ask(connection, method, params))
+                if not connection.takes_subscriptions:
+                    raise UpstreamRefused(self.name, f"{_MAX_UNANSWERED} calls to subscribe are unanswered")
+
+                def too_late(reply: jsonrpc.Reply) -> None:
+                    if reply.error is None and reply.result is not None:
+                        self._end_soon(connection, unsubscribe, bytes(reply.result))
+
+                key = bytes(await self._ask(connection, method, params, too_late))
         except TimeoutError:
             raise UpstreamTimeoutError(self.name, "no answer in time") from None
         connection.listen(key, listener)
+        return UpstreamSubscription(connection, key, lambda: self._end(connection, unsubscribe, key))
 
-        def end() -> asyncio.Future[Raw]:
-            call = self.call(unsubscribe, b"[" + key + b"]", timeout=_CLOSE_SECONDS, repeatable=False)
-            return asyncio.ensure_future(call)
+    def _end_soon(self, connection: "_Connection", method: str, key: bytes) -> None:
+        task = asyncio.create_task(self._end(connection, method, key), name=f"unsubscribing at {self.name}")
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
-        return UpstreamSubscription(connection, key, end)
+    async def _end(self, connection: "_Connection", method: str, key: bytes) -> None:
+        """End a subscription, on the connection it was made on: elsewhere the same id may be another one."""
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._ask(connection, method, b"[" + key + b"]")
+        except (ChainError, TimeoutError) as error:
+            log.debug("upstream.not_unsubscribed", upstream=self.name, method=method, reason=str(error))
+        finally:
+            if self._retired:
+                self.retire()
 
     async def close(self) -> None:
         """Close the connection. Calls in flight fail as disconnected."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close("closed by us")
+        await asyncio.gather(*self._ending, return_exceptions=True)
 
     def retire(self) -> None:
         """No new calls will come. Close once those in flight are answered."""
@@ -161,9 +190,9 @@ class WebSocketUpstream:
             connection = await self._connect()
         return connection
 
-    async def _ask(self, connection: "_Connection", method: str, params: bytes) -> Raw:
+    async def _ask(self, connection: "_Connection", method: str, params: bytes, too_late: TooLate | None = None) -> Raw:
         call_id = next(self._ids)
-        reply = await connection.ask(call_id, jsonrpc.encode_call(call_id, method, params).decode())
+        reply = await connection.ask(call_id, jsonrpc.encode_call(call_id, method, params).decode(), too_late)
         if reply.error is not None:
             try:
                 error = jsonrpc.decode_error(reply.error)
@@ -223,6 +252,8 @@ class _Connection:
         self._upstream = upstream
         self._socket = socket
         self._pending: Pending = {}
+        # Calls whose reply matters even when nobody waits for it any more, with the time they were sent; oldest first.
+        self._unanswered: dict[int, tuple[float, TooLate]] = {}
         self._lost = ""
         self.ended = asyncio.Event()
         self.listeners: dict[bytes, Listener] = {}
@@ -234,20 +265,46 @@ class _Connection:
         """Whether calls can be sent."""
         return not self._lost and not self._socket.closed
 
-    async def ask(self, call_id: int, text: str) -> jsonrpc.Reply:
-        """Send a call and wait for the reply with its id."""
-        future: asyncio.Future[jsonrpc.Reply] = asyncio.get_running_loop().create_future()
+    @property
+    def takes_subscriptions(self) -> bool:
+        """Whether not too many calls are unanswered whose reply matters."""
+        long_ago = asyncio.get_running_loop().time() - _UNANSWERED_SECONDS
+        while self._unanswered:
+            oldest = next(iter(self._unanswered))
+            if self._unanswered[oldest][0] > long_ago:
+                break
+            del self._unanswered[oldest]
+        return len(self._unanswered) < _MAX_UNANSWERED
+
+    async def ask(self, call_id: int, text: str, too_late: TooLate | None = None) -> jsonrpc.Reply:
+        """Send a call and wait for the reply with its id. Without `too_late`, a reply that finds nobody is dropped."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[jsonrpc.Reply] = loop.create_future()
         self._pending[call_id] = future
+        if too_late is not None:
+            self._unanswered[call_id] = (loop.time(), too_late)
+        given_up = False
         try:
             await self._socket.send_str(text)
             return await future
         except (aiohttp.ClientError, ConnectionError) as error:
             raise UpstreamDisconnected(self._upstream, f"the connection ended ({type(error).__name__})") from None
+        except asyncio.CancelledError:
+            given_up = True
+            raise
         finally:
-            # An answer that comes later finds nobody and is dropped.
             self._pending.pop(call_id, None)
-            if future.done() and not future.cancelled():
-                future.exception()
+            has_reply = future.done() and not future.cancelled() and future.exception() is None
+            if not given_up:
+                self._unanswered.pop(call_id, None)
+            elif has_reply:
+                # It came in the moment of leaving.
+                self._came_too_late(call_id, future.result())
+
+    def _came_too_late(self, call_id: int, reply: jsonrpc.Reply) -> None:
+        _, too_late = self._unanswered.pop(call_id, (0.0, None))
+        if too_late is not None:
+            too_late(reply)
 
     def listen(self, key: bytes, listener: Listener) -> None:
         """Hand every result of this subscription to the listener, those that have come already included."""
@@ -293,9 +350,14 @@ class _Connection:
             reply = jsonrpc.decode_reply(data)
         except ValueError:
             return self._notified(data)
-        future = self._pending.get(int(reply.id)) if reply.id.isdigit() and len(reply.id) < 20 else None
+        if not reply.id.isdigit() or len(reply.id) >= 20:
+            return True
+        call_id = int(reply.id)
+        future = self._pending.get(call_id)
         if future is not None and not future.done():
             future.set_result(reply)
+        elif future is None or future.cancelled():
+            self._came_too_late(call_id, reply)
         return True
 
     def _notified(self, data: bytes) -> bool:
@@ -327,6 +389,7 @@ class _Connection:
         if self._lost:
             return
         self._lost = reason
+        self._unanswered.clear()
         self.ended.set()
         for future in tuple(self._pending.values()):
             if not future.done():

@@ -6,10 +6,11 @@ import asyncio
 import json
 from typing import Any
 
+import aiohttp
 import pytest
 from msgspec import Raw
 
-from capstan.chain.errors import NodeError, UpstreamTimeoutError
+from capstan.chain.errors import NodeError, UpstreamRefused, UpstreamTimeoutError
 from capstan.chain.follower.models import PendingTransaction
 from capstan.chain.follower.pending import PendingOptions, PendingTransactions
 from capstan.chain.heads.headers import Header
@@ -89,6 +90,15 @@ async def test_closing_a_subscription_tells_the_upstream() -> None:
         await socket.send_str(told("0x7", 1))
         await upstream.call("m", b"[]", timeout=5.0)
         assert heard == []
+
+
+async def test_an_upstream_dropped_while_it_was_subscribed_to_closes_after_the_subscription() -> None:
+    async with node_of(subscribes) as (node, upstream):
+        upstream.retire()
+        subscription = await subscribe(upstream, [])
+        await subscription.close()
+        assert node.calls[-1]["method"] == "eth_unsubscribe"
+        await until(lambda: not node.sockets)
 
 
 async def test_a_listener_that_raises_does_not_end_the_connection() -> None:
@@ -249,3 +259,84 @@ async def test_the_mempool_is_watched_again_after_the_upstream_died() -> None:
         await (await only_socket(node)).send_str(told("0x7", "0x1"))
         await until(lambda: len(heard) == 1)
         await pending.close()
+
+
+async def give_up(node: SocketNode, upstream: WebSocketUpstream, how: str) -> dict[str, Any]:
+    """Subscribe, and leave before the node has answered; the call that the node got."""
+    if how == "timeout":
+        with pytest.raises(UpstreamTimeoutError):
+            await subscribe(upstream, [], timeout=0.05)
+    else:
+        leaving = asyncio.create_task(subscribe(upstream, []))
+        await until(lambda: bool(node.calls))
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+    await until(lambda: bool(node.calls))
+    return node.calls[0]
+
+
+@pytest.mark.parametrize("how", ["timeout", "cancelled"])
+async def test_a_subscription_that_nobody_waited_for_is_ended_when_its_id_comes(how: str) -> None:
+    async with node_of(says_nothing) as (node, upstream):
+        call = await give_up(node, upstream, how)
+        node.talk = subscribes
+        await (await only_socket(node)).send_str(answered(call, "0x9"))
+        await until(lambda: len(node.calls) == 2)
+        assert (node.calls[1]["method"], node.calls[1]["params"]) == ("eth_unsubscribe", ["0x9"])
+        # Once: a second reply to the same call is nobody's.
+        await (await only_socket(node)).send_str(answered(call, "0x9"))
+        await (await subscribe(upstream, [])).close()
+        assert [one["method"] for one in node.calls[2:]] == ["eth_subscribe", "eth_unsubscribe"]
+
+
+async def test_a_late_refusal_leaves_nothing_to_end() -> None:
+    async with node_of(says_nothing) as (node, upstream):
+        call = await give_up(node, upstream, "timeout")
+        node.talk = subscribes
+        error = {"code": -32601, "message": "no subscriptions here"}
+        await (await only_socket(node)).send_str(json.dumps({"jsonrpc": "2.0", "id": call["id"], "error": error}))
+        await upstream.call("m", b"[]", timeout=5.0)
+        assert [one["method"] for one in node.calls] == ["eth_subscribe", "m"]
+
+
+@pytest.mark.parametrize("reply_first", [True, False])
+async def test_leaving_in_the_very_moment_of_the_reply_ends_the_subscription(reply_first: bool) -> None:
+    async with node_of(says_nothing) as (node, upstream):
+        leaving = asyncio.create_task(subscribe(upstream, []))
+        await until(lambda: bool(node.calls))
+        connection = upstream._connection
+        assert connection is not None
+        reply = aiohttp.WSMessage(aiohttp.WSMsgType.TEXT, answered(node.calls[0], "0x9"), None)
+        # Both before the task that subscribes can run.
+        if reply_first:
+            connection._take(reply)
+            leaving.cancel()
+        else:
+            leaving.cancel()
+            connection._take(reply)
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        await until(lambda: len(node.calls) == 2)
+        assert (node.calls[1]["method"], node.calls[1]["params"]) == ("eth_unsubscribe", ["0x9"])
+
+
+async def test_calls_to_subscribe_that_a_node_leaves_unanswered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("capstan.chain.websocket._MAX_UNANSWERED", 2)
+    async with node_of(says_nothing) as (node, upstream):
+        for _ in range(2):
+            with pytest.raises(UpstreamTimeoutError):
+                await subscribe(upstream, [], timeout=0.05)
+        with pytest.raises(UpstreamRefused, match="unanswered"):
+            await subscribe(upstream, [])
+        node.talk = subscribes
+        await (await only_socket(node)).send_str(answered(node.calls[0], "0x9"))
+        await until(lambda: len(node.calls) == 3)
+        await subscribe(upstream, [])
+        # What was left unanswered long ago stands in nobody's way.
+        with monkeypatch.context() as patch:
+            patch.setattr("capstan.chain.websocket._MAX_UNANSWERED", 1)
+            with pytest.raises(UpstreamRefused):
+                await subscribe(upstream, [])
+            patch.setattr("capstan.chain.websocket._UNANSWERED_SECONDS", 0.0)
+            await subscribe(upstream, [])

@@ -18,6 +18,8 @@ from capstan.core.hexes import keccak256, parse_data, parse_quantity
 # What a block has besides its header, as eth_getBlockBy… tells it. geth's newHeads has none of it.
 _NOT_HEADER = ("transactions", "uncles", "withdrawals", "size", "totalDifficulty")
 _BLOOM_BITS = 2048
+# Some chains do not keep bloom filters and set every bit: anything may be there.
+_FULL_BLOOM = (1 << _BLOOM_BITS) - 1
 
 
 class Unusable(Exception):
@@ -29,9 +31,12 @@ class RawBlock(msgspec.Struct, frozen=True):
 
     link: Header
     header: bytes
+    # 0 when it says nothing.
     bloom: int
     # Hashes or objects, whichever was asked for.
     transactions: tuple[Raw, ...]
+    # Of the transactions.
+    hashes: tuple[str, ...]
 
     def block(
         self,
@@ -52,8 +57,13 @@ class _Link(msgspec.Struct, rename="camel"):
     hash: str
     parent_hash: str
     timestamp: str
+    # Must be there: a block without the member would pass for one without transactions.
+    transactions: tuple[Raw, ...]
     logs_bloom: str | None = None
-    transactions: tuple[Raw, ...] = ()
+
+
+class _Transaction(msgspec.Struct):
+    hash: str
 
 
 class _Log(msgspec.Struct, rename="camel"):
@@ -78,10 +88,11 @@ _LOG = msgspec.json.Decoder(_Log)
 _LIST: msgspec.json.Decoder[tuple[Raw, ...] | None] = msgspec.json.Decoder(tuple[Raw, ...] | None)
 _RECEIPT = msgspec.json.Decoder(_Receipt)
 _HASH = msgspec.json.Decoder(str)
+_TRANSACTION = msgspec.json.Decoder(_Transaction)
 
 
-def block_from(raw: Raw, block_hash: str | None = None, number: int | None = None) -> RawBlock:
-    """A block, which must have this hash or this number."""
+def block_from(raw: Raw, block_hash: str | None = None, number: int | None = None, *, full: bool = False) -> RawBlock:
+    """A block, which must have this hash or this number; with whole transactions if `full`, else with their hashes."""
     try:
         link = _LINK.decode(raw)
         if link is None:
@@ -93,6 +104,7 @@ def block_from(raw: Raw, block_hash: str | None = None, number: int | None = Non
             parse_quantity(link.timestamp, lenient=True),
         )
         bloom = int.from_bytes(parse_data(link.logs_bloom)) if link.logs_bloom else 0
+        hashes = tuple(_TRANSACTION.decode(item).hash if full else _HASH.decode(item) for item in link.transactions)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
         raise Unusable(f"not a block: {error}") from None
     if block_hash not in (None, header.hash) or number not in (None, header.number):
@@ -100,15 +112,8 @@ def block_from(raw: Raw, block_hash: str | None = None, number: int | None = Non
     fields = _OBJECT.decode(raw)
     for name in _NOT_HEADER:
         fields.pop(name, None)
-    return RawBlock(header, msgspec.json.encode(fields), bloom, link.transactions)
-
-
-def transaction_hashes(block: RawBlock) -> tuple[str, ...]:
-    """The hashes of the transactions of a block that was asked for with hashes."""
-    try:
-        return tuple(_HASH.decode(item) for item in block.transactions)
-    except msgspec.MsgspecError as error:
-        raise Unusable(f"not a hash of a transaction: {error}") from None
+    bloom = 0 if bloom == _FULL_BLOOM else bloom
+    return RawBlock(header, msgspec.json.encode(fields), bloom, link.transactions, hashes)
 
 
 def logs_from(raw: Raw, block_hash: str) -> tuple[Log, ...]:
@@ -122,8 +127,7 @@ def receipts_from(raw: Raw, block_hash: str, count: int) -> tuple[Raw, ...]:
     if len(receipts) != count:
         raise Unusable(f"{len(receipts)} receipts for {count} transactions")
     for position, item in enumerate(receipts):
-        receipt = _receipt(item, block_hash)
-        if parse_quantity(receipt.transaction_index, lenient=True) != position:
+        if _index(_receipt(item, block_hash)) != position:
             raise Unusable("the receipts are not in the order of the transactions")
     return receipts
 
@@ -134,6 +138,8 @@ def receipt_from(raw: Raw, block_hash: str, transaction_hash: str) -> Raw:
         raise Unusable("the receipt is not known there")
     if _receipt(raw, block_hash).transaction_hash.lower() != transaction_hash.lower():
         raise Unusable("the receipt of another transaction came")
+    # Here another upstream can still be asked.
+    logs_of((raw,), block_hash)
     return raw
 
 
@@ -211,3 +217,10 @@ def _receipt(raw: Raw, block_hash: str) -> _Receipt:
     if receipt.block_hash.lower() != block_hash:
         raise Unusable("a receipt of another block came")
     return receipt
+
+
+def _index(receipt: _Receipt) -> int:
+    try:
+        return parse_quantity(receipt.transaction_index, lenient=True)
+    except ValueError as error:
+        raise Unusable(f"not a receipt: {error}") from None

@@ -17,11 +17,12 @@ from typing import TypeAlias
 import msgspec
 import structlog
 
+from capstan.chain.follower.kept import REVERTIBLE_BLOCKS, KeptByHeight
 from capstan.chain.follower.metrics import StreamMetrics
 from capstan.chain.follower.models import Block, Delta, Demand, PendingTransaction, Reverted
 from capstan.chain.follower.pending import PendingTransactions
 from capstan.chain.follower.reader import BlockReader, ContentUnavailable
-from capstan.chain.follower.replay import HandedOut, LiveView, catch_up, wait_for
+from capstan.chain.follower.replay import LiveView, catch_up, wait_for
 from capstan.chain.follower.walk import Halt, Position, Reset, Walk
 from capstan.chain.heads.headers import ChainChange, Header
 from capstan.chain.heads.tracker import HeadTracker
@@ -41,7 +42,7 @@ class FollowerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How the stream is kept. The defaults suit every network."""
 
     # Blocks that can be reverted; final ones are let go sooner.
-    window: int = 256
+    window: int = REVERTIBLE_BLOCKS
     # How far back a replay may begin.
     replay_blocks: int = 10_000
     # The first pause after a block could not be had; it doubles up to some seconds.
@@ -76,7 +77,7 @@ class Follower:
         # Those who need the stream to run without being told of it.
         self._held: dict[object, Demand] = {}
         # Blocks below the one the stream began at that were told to somebody: told again if they are taken back.
-        self._handed_out = HandedOut(self._options.window)
+        self._handed_out = KeptByHeight[Block](self._options.window)
         self._walk = self._live_walk()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -182,10 +183,9 @@ class Follower:
     ) -> Unsubscribe:
         """Call back with every block from this number to the tip of the stream, then with every delta, exactly once.
 
-        Returns when the consumer is live, with the way to end that. A reorganisation meanwhile is told as deltas, like
-        any other. `pace` is awaited between blocks, for a consumer that must not be flooded; until this returns, a
-        consumer that wants no more cancels the call. A number beyond the tip waits for that block. Raises
-        `ReplayTooLong`.
+        Returns when the consumer is live, with the way to end that. A reorganisation meanwhile is told as deltas.
+        `pace` is awaited between blocks; until this returns, a consumer that wants no more cancels the call. A number
+        beyond the tip waits for that block. Raises `ReplayTooLong` and `ReplayHalted`.
         """
         release = self.hold(demand)
         try:
@@ -203,7 +203,7 @@ class Follower:
 
     def hand_out(self, block: Block) -> None:
         """Somebody was told of this block by other means than a delta of the stream."""
-        self._handed_out.add(block)
+        self._handed_out.put(block, block, self._walk.position.number if self._walk.position else None)
 
     def open_walk(
         self,
@@ -270,7 +270,7 @@ class Follower:
         self._stop_if_idle()
 
     def _live_walk(self) -> Walk:
-        return self.open_walk(older=self._handed_out.find)
+        return self.open_walk(older=self._handed_out.get)
 
     def _stop_if_idle(self) -> None:
         """Stop once nobody has needed the stream for a while: a client that comes back at once finds it running."""

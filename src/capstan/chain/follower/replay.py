@@ -5,21 +5,24 @@ not walk along the newest headers but along the blocks that the stream stands on
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import structlog
 
-from capstan.chain.follower.models import Applied, Block, Delta, Demand, Reverted
+from capstan.chain.follower.models import Applied, Block, Delta, Demand
 from capstan.chain.follower.reader import ContentUnavailable
-from capstan.chain.follower.walk import Position, Reset, Walk
+from capstan.chain.follower.walk import Halt, Position, Reset, Walk
 from capstan.chain.heads.headers import Header
 from capstan.chain.heads.tracker import HeadTracker
 
 log = structlog.get_logger(__name__)
 
 _WAIT_SECONDS = 1.0
+
+
+class ReplayHalted(Exception):
+    """The stream, or the replay, would have to take back a final block. Only a person can find out who is right."""
 
 
 class ReplayTooLong(Exception):
@@ -37,31 +40,10 @@ class Stream(Protocol):
 
     @property
     def position(self) -> Position | None: ...
+    @property
+    def halted(self) -> str | None: ...
     def subscribe(self, consumer: Callable[[Delta], None], demand: Demand) -> Callable[[], None]: ...
     def hand_out(self, block: Block) -> None: ...
-
-
-class HandedOut:
-    """Blocks that were told to somebody by other means than a delta, the ones told last: as many as can be reverted."""
-
-    def __init__(self, window: int) -> None:
-        self._window = window
-        self._blocks: OrderedDict[str, Block] = OrderedDict()
-
-    def add(self, block: Block) -> None:
-        """Remember a block."""
-        self._blocks[block.hash] = block
-        self._blocks.move_to_end(block.hash)
-        while len(self._blocks) > self._window:
-            self._blocks.popitem(last=False)
-
-    def find(self, block_hash: str) -> Block | None:
-        """The block with this hash."""
-        return self._blocks.get(block_hash)
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._blocks.clear()
 
 
 class LiveView:
@@ -110,7 +92,10 @@ async def catch_up(
     demand: Demand,
     pace: Callable[[], Awaitable[None]] | None,
 ) -> None:
-    """Tell every block from `number` on until the walk stands where the stream does."""
+    """Tell every block from `number` on until the walk stands where the stream does.
+
+    Raises `ReplayHalted` rather than wait for a stream that only a person can set going again.
+    """
     if number < oldest:
         raise ReplayTooLong(oldest)
     moved = asyncio.Event()
@@ -124,6 +109,8 @@ async def catch_up(
         while not _reached(stream, walk, number):
             moved.clear()
             if not await _step(stream, walk, consumer, demand):
+                if stream.halted is not None:
+                    raise ReplayHalted(stream.halted)
                 await wait_for(moved, _WAIT_SECONDS)
             elif pace is not None:
                 await pace()
@@ -158,7 +145,9 @@ async def _step(stream: Stream, walk: Walk, consumer: Callable[[Delta], None], d
     if isinstance(step, Reset):
         walk.restart(0)
         return True
-    if not isinstance(step, Applied | Reverted):
+    if isinstance(step, Halt):
+        raise ReplayHalted(f"{stream.network}: {step.reason}")
+    if step is None:
         return False
     walk.advance(step)
     if isinstance(step, Applied):

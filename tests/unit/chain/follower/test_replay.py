@@ -8,8 +8,9 @@ import pytest
 
 from capstan.chain.follower.follower import FollowerOptions
 from capstan.chain.follower.models import Demand, Reverted
-from capstan.chain.follower.replay import ReplayTooLong
-from tests.support.stream_nodes import StreamNode, Walker, grow
+from capstan.chain.follower.replay import ReplayHalted, ReplayTooLong
+from capstan.chain.heads.source import HeadOptions
+from tests.support.stream_nodes import StreamNode, Walker, grow, until
 from tests.unit.chain.follower.conftest import Build, same
 
 
@@ -109,3 +110,58 @@ async def test_a_replay_from_too_far_back_is_refused(build: Build) -> None:
     with pytest.raises(ReplayTooLong) as refused:
         await world.follower.replay(100, Walker(), Demand.LOGS)
     assert refused.value.first == 149
+
+
+async def test_what_a_replay_has_told_is_reverted_although_others_read_many_older_blocks(build: Build) -> None:
+    chain = grow([], 80)
+    node = StreamNode("one", chain)
+    world = build(node, options=FollowerOptions(window=16, linger_seconds=0.0, retry_seconds=0.005))
+    await world.poll(times=6)
+    walker = Walker()
+    await asyncio.wait_for(world.follower.replay(66, walker, Demand.LOGS), 5)
+    for number in range(10, 60):
+        assert await world.follower.block(number, Demand.LOGS) is not None
+    chain = grow(chain[:68], 15, branch=1)
+    node.adopt(chain)
+    node.forget_orphans()
+    await world.settle()
+    assert walker.hashes == [made.hash for made in chain[66:]]
+    assert len([delta for delta in walker.deltas if isinstance(delta, Reverted)]) == 12
+
+
+async def test_a_replay_that_would_have_to_take_back_a_final_block_fails(build: Build) -> None:
+    chain = grow([], 40)
+    node = StreamNode("one", chain)
+    world = build(node, heads=HeadOptions(finality_tags=False, finality_depth=5))
+    await world.poll(times=3)
+    world.follower.subscribe(Walker(joins_later=True), Demand.HEADERS)
+    await world.settle()
+    walker = Walker()
+
+    async def pace() -> None:
+        if len(walker.blocks) != 38:
+            return
+        # The replay stands on what the stream takes back; before it goes on, the other branch becomes final.
+        branch = grow(chain[:36], 5, branch=1)
+        node.adopt(branch)
+        await world.settle()
+        node.adopt(grow(branch, 20, branch=1))
+        await world.settle()
+
+    with pytest.raises(ReplayHalted, match="final"):
+        await asyncio.wait_for(world.follower.replay(0, walker, Demand.LOGS, pace=pace), 5)
+
+
+async def test_a_replay_does_not_wait_for_a_stream_that_has_stopped(build: Build) -> None:
+    chain = grow([], 40)
+    node = StreamNode("one", chain)
+    world = build(node, heads=HeadOptions(finality_tags=False, finality_depth=5))
+    await world.poll(times=3)
+    world.follower.subscribe(Walker(joins_later=True), Demand.HEADERS)
+    await world.settle()
+    replay = asyncio.create_task(world.follower.replay(60, Walker(), Demand.LOGS))
+    node.adopt(grow(chain[:20], 40, branch=1))
+    await world.poll(times=6)
+    await until(lambda: world.follower.halted is not None, what="the halt")
+    with pytest.raises(ReplayHalted, match="final"):
+        await asyncio.wait_for(replay, 5)
