@@ -1,8 +1,10 @@
 """How fast the gateway is, as ratios to the practical ceiling measured in the same run.
 
-Runs each server on one core and wrk on the other. Answers from memory are compared with a bare asyncio.Protocol that
-answers from memory; proxied calls, with params that never repeat, with a bare pass-through proxy. The key check,
-limits, units and metrics are on; the access log is off.
+Runs each server on one core, and wrk and the upstream on the other. Answers from memory are compared with a bare
+asyncio.Protocol that answers from memory; proxied calls, with params that never repeat, with a bare pass-through proxy.
+With us the key check, limits, units and metrics are on; the access log is off. nginx and eRPC are measured too when
+they are installed. The table has requests per second, the processor time of the server for one request (which other
+work on the machine disturbs less), and the median latency that is added at one connection.
 
     python bench/rpc.py [--seconds 5]
 """
@@ -22,10 +24,16 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from bench.peers.others import erpc, nginx  # noqa: E402 - found by the line above when run as a script
+
 SERVER_CORE, LOAD_CORE = "0", "1"
 CONNECTIONS = 64
+NETWORK = "ethereum/sepolia"
 
 SAME_CALL = """
 wrk.method = "POST"
@@ -49,14 +57,27 @@ end
 """
 
 
+class Figures:
+    """One kind of load on one server: requests per second, and microseconds of processor time for each."""
+
+    def __init__(self, rate: float, cpu: float | None) -> None:
+        self.rate = rate
+        self.cpu = cpu
+
+
 def pinned(core: str, command: list[str]) -> list[str]:
     """The command bound to one core, where the machine can do that."""
     return ["taskset", "-c", core, *command] if shutil.which("taskset") else command
 
 
+def on_server_core(command: list[str]) -> list[str]:
+    """The command bound to the core of the servers."""
+    return pinned(SERVER_CORE, command)
+
+
 @contextmanager
-def peer(core: str, *arguments: str) -> Iterator[int]:
-    """A bare server; gives its port."""
+def peer(core: str, *arguments: str) -> Iterator[tuple[int, int]]:
+    """A bare server; gives its port and its process."""
     process = subprocess.Popen(
         pinned(core, [sys.executable, "-m", "bench.peers.bare", *arguments]),
         cwd=ROOT,
@@ -65,21 +86,21 @@ def peer(core: str, *arguments: str) -> Iterator[int]:
     )
     try:
         assert process.stdout is not None
-        yield int(process.stdout.readline())
+        yield int(process.stdout.readline()), process.pid
     finally:
         process.kill()
         process.wait()
 
 
 @contextmanager
-def capstan(core: str, upstream: int) -> Iterator[tuple[int, str]]:
-    """The service with one upstream; gives its port and a key."""
+def capstan(core: str, upstream: int) -> Iterator[tuple[int, str, int]]:
+    """The service with one upstream; gives its port, a key and its process."""
     with tempfile.TemporaryDirectory() as directory:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("CAPSTAN_")},
             "CAPSTAN_DATA_DIR": directory,
             "CAPSTAN_LOG__ACCESS": "false",
-            "CAPSTAN_NETWORKS": f'{{"ethereum/sepolia" = {{upstreams = ["http://127.0.0.1:{upstream}"]}}}}',
+            "CAPSTAN_NETWORKS": f'{{"{NETWORK}" = {{upstreams = ["http://127.0.0.1:{upstream}"]}}}}',
         }
         made = subprocess.run(
             [sys.executable, "-m", "capstan", "keys", "create", "--plan", "enterprise", "--json"],
@@ -97,39 +118,54 @@ def capstan(core: str, upstream: int) -> Iterator[tuple[int, str]]:
         try:
             assert process.stderr is not None
             port = next(int(found[1]) for line in process.stderr if (found := re.search(r"127.0.0.1:(\d+)/v1", line)))
-            yield port, json.loads(made.stdout)["key"]
+            yield port, json.loads(made.stdout)["key"], process.pid
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(30)
 
 
-def load(url: str, script: str, seconds: int, connections: int = CONNECTIONS) -> float:
-    """Requests per second that wrk gets through; fails when an answer was not 2xx."""
+def processor_seconds(pid: int) -> float | None:
+    """What a process has used so far, all its threads together; None where /proc does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def load(url: str, script: str, seconds: int, pid: int, connections: int = CONNECTIONS) -> Figures:
+    """What wrk gets through; fails when an answer was not 2xx."""
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
         file.write(script)
         file.flush()
         command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", file.name, url]
+        before = processor_seconds(pid)
         done = subprocess.run(
             pinned(LOAD_CORE, command), check=True, capture_output=True, text=True, timeout=seconds + 60
         )
+        after = processor_seconds(pid)
     if "Non-2xx" in done.stdout or "Socket errors" in done.stdout:
         raise SystemExit(f"the load met errors:\n{done.stdout}")
-    found = re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)
-    assert found is not None, done.stdout
-    return float(found[1])
+    rate = re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)
+    count = re.search(r"(\d+) requests in", done.stdout)
+    assert rate is not None, done.stdout
+    assert count is not None, done.stdout
+    cpu = None if before is None or after is None else (after - before) / int(count[1]) * 1_000_000
+    return Figures(float(rate[1]), cpu)
 
 
-def one_at_a_time(port: int, path: str, key: str, calls: int = 3000) -> float:
+def one_at_a_time(url: str, key: str, calls: int = 3000) -> float:
     """Median microseconds of a call on one connection, one after the other."""
     times = []
-    with socket.create_connection(("127.0.0.1", port)) as connection:
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname, parts.port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for count in range(calls):
             address = f"0x{count + calls:040x}"
             body = f'{{"jsonrpc":"2.0","id":{count},"method":"eth_getBalance","params":["{address}","latest"]}}'
             request = (
-                f"POST {path} HTTP/1.1\r\nHost: x\r\nX-API-Key: {key}\r\nContent-Type: application/json\r\n"
-                f"Content-Length: {len(body)}\r\n\r\n{body}"
+                f"POST {parts.path or '/'} HTTP/1.1\r\nHost: x\r\nX-API-Key: {key}\r\n"
+                f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}"
             )
             began = time.perf_counter()
             connection.sendall(request.encode())
@@ -140,36 +176,67 @@ def one_at_a_time(port: int, path: str, key: str, calls: int = 3000) -> float:
     return statistics.median(times) * 1_000_000
 
 
-def row(name: str, value: float, baseline: float, unit: str) -> None:
-    """One line of the table."""
-    print(f"{name:44} {value:10,.0f} {unit:8} {value / baseline:6.2f} of the baseline")
+class Table:
+    """The results, one row for each server; the first row is the baseline."""
+
+    def __init__(self) -> None:
+        self.baseline: tuple[Figures, Figures] | None = None
+        print(f"{'':36}{'from memory':^28}{'proxied':^28}{'one at a time':>14}")
+        columns = f"{'req/s':>10}{'ratio':>8}{'CPU µs':>10}"
+        print(f"{'':36}{columns}{columns}{'added µs':>14}")
+
+    def row(self, name: str, memory: Figures, proxied: Figures, added: float) -> None:
+        """One server."""
+        self.baseline = self.baseline or (memory, proxied)
+        cells = "".join(
+            f"{ours.rate:>10,.0f}{ours.rate / base.rate:>8.2f}" + (f"{ours.cpu:>10.1f}" if ours.cpu else f"{'-':>10}")
+            for ours, base in zip((memory, proxied), self.baseline, strict=True)
+        )
+        print(f"{name:36}{cells}{added:>14.0f}", flush=True)
+
+
+def measure(table: Table, name: str, pid: int, memory_url: str, proxied_url: str, key: str, options: "Run") -> None:
+    """Both loads on one server."""
+    load(memory_url, SAME_CALL % key, 1, pid)
+    memory = load(memory_url, SAME_CALL % key, options.seconds, pid)
+    proxied = load(proxied_url, OTHER_CALLS % key, options.seconds, pid)
+    table.row(name, memory, proxied, one_at_a_time(proxied_url, key) - options.direct)
+
+
+class Run:
+    """What all measurements of one run share."""
+
+    def __init__(self, seconds: int, node: int) -> None:
+        self.seconds = seconds
+        self.direct = one_at_a_time(f"http://127.0.0.1:{node}/", "none")
 
 
 def main() -> None:
     """Run everything."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--seconds", type=int, default=5, help="how long each load runs")
-    seconds = options.parse_args().seconds
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--seconds", type=int, default=5, help="how long each load runs")
+    seconds = arguments.parse_args().seconds
     if shutil.which("wrk") is None:
         raise SystemExit("bench/rpc.py needs wrk on PATH (Debian package wrk)")
     with ExitStack() as stack:
-        node = stack.enter_context(peer(LOAD_CORE, "0"))
-        with peer(SERVER_CORE, "0") as port:
-            memory = load(f"http://127.0.0.1:{port}/", SAME_CALL % "none", seconds)
-        row("from memory: bare protocol (baseline)", memory, memory, "req/s")
-        with peer(SERVER_CORE, "0", str(node)) as port:
-            proxy = load(f"http://127.0.0.1:{port}/", OTHER_CALLS % "none", seconds)
-            proxied = one_at_a_time(port, "/", "none")
-        direct = one_at_a_time(node, "/", "none")
-        port, key = stack.enter_context(capstan(SERVER_CORE, node))
-        url = f"http://127.0.0.1:{port}/v1/rpc/ethereum/sepolia"
-        load(url, SAME_CALL % key, 1)
-        row("from memory: capstan", load(url, SAME_CALL % key, seconds), memory, "req/s")
-        row("proxied: bare pass-through (baseline)", proxy, proxy, "req/s")
-        row("proxied: capstan", load(url, OTHER_CALLS % key, seconds), proxy, "req/s")
-        ours = one_at_a_time(port, "/v1/rpc/ethereum/sepolia", key)
-        bare = proxied - direct
-        print(f"added latency at one connection, p50: capstan {ours - direct:.0f} µs, bare proxy {bare:.0f} µs")
+        node, _ = stack.enter_context(peer(LOAD_CORE, "0"))
+        run, table = Run(seconds, node), Table()
+        with peer(SERVER_CORE, "0") as (port, pid):
+            memory = load(f"http://127.0.0.1:{port}/", SAME_CALL % "none", seconds, pid)
+        with peer(SERVER_CORE, "0", str(node)) as (port, pid):
+            url = f"http://127.0.0.1:{port}/"
+            proxied = load(url, OTHER_CALLS % "none", seconds, pid)
+            table.row("bare asyncio.Protocol (baseline)", memory, proxied, one_at_a_time(url, "none") - run.direct)
+        with capstan(SERVER_CORE, node) as (port, key, pid):
+            url = f"http://127.0.0.1:{port}/v1/rpc/{NETWORK}"
+            measure(table, "capstan", pid, url, url, key, run)
+        for start in (nginx, erpc):
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            with start(on_server_core, node, directory) as other:
+                if other is None:
+                    print(f"{start.__name__} is not installed, so it is not in the table")
+                    continue
+                measure(table, other.name, other.pid, other.memory_url, other.proxied_url, "none", run)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The practical ceiling of a Python server: asyncio.Protocol with httptools on uvloop, one JSON-RPC call from memory.
 
-`python -m bench.peers.bare PORT` answers every POST with a fixed result and the rate-limit headers. `python -m
+`python -m bench.peers.bare PORT` answers every POST with a fixed result (a header, when asked for a block) and the
+rate-limit headers. `python -m
 bench.peers.bare PORT UPSTREAM_PORT` passes the body on to an upstream over pooled connections and returns its answer.
 It checks nothing, counts nothing and keeps no log. Used as the upstream node of the benchmarks, too.
 """
@@ -26,6 +27,8 @@ class Call(msgspec.Struct):
 
 
 DECODER = msgspec.json.Decoder(Call)
+# So that whoever follows the chain has a head, and keeps answers as it does in front of a real node.
+HEADER = b'{"number":"0x64","hash":"0x%064x","parentHash":"0x%064x","timestamp":"0x5"}' % (100, 99)
 
 
 class Bare(asyncio.Protocol):
@@ -52,7 +55,8 @@ class Bare(asyncio.Protocol):
             self.pool.send(self.body, self.transport)
             return
         call = DECODER.decode(self.body)
-        reply = b'{"jsonrpc":"2.0","id":%s,"result":"0x1"}' % bytes(call.id)
+        result = HEADER if call.method == "eth_getBlockByNumber" else b'"0x1"'
+        reply = b'{"jsonrpc":"2.0","id":%s,"result":%s}' % (bytes(call.id), result)
         self.transport.write(HEAD + str(len(reply)).encode() + RATE + reply)
 
 

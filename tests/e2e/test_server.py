@@ -1,6 +1,7 @@
 """How the server behaves around requests: starting, stopping, reloading, slow and greedy clients, CORS."""
 
 import asyncio
+import contextlib
 import signal
 import socket
 import threading
@@ -13,6 +14,7 @@ import httpx
 import pytest
 from aiohttp import web
 
+from tests.support.faulty_node import FaultyNode, results
 from tests.support.http import assert_error, assert_standard_headers, exchange, read_answer
 from tests.support.service import RunCapstan, Service, StartService, run_command
 
@@ -95,14 +97,67 @@ async def test_a_reload_drops_no_request(
     assert len(statuses) > 100
 
 
+async def test_a_changed_unit_price_acts_after_a_reload_and_drops_no_request(
+    start_service: StartService, capstan: RunCapstan, tmp_path: Path, evm_devnet_url: str
+) -> None:
+    key = capstan("keys", "create", "--plan", "enterprise")["key"]
+    config = tmp_path / "capstan.toml"
+    text = '[networks."ethereum/devnet"]\nupstreams = ["{url}"]\n[units]\noverrides = {{eth_blockNumber = {units}}}\n'
+    config.write_text(text.format(url=evm_devnet_url, units=3))
+    service = start_service()
+    call = {"jsonrpc": "2.0", "id": 1, "method": "eth_blockNumber", "params": []}
+    statuses: list[int] = []
+    stopped = asyncio.Event()
+
+    async with aiohttp.ClientSession(headers={"X-API-Key": key}) as session:
+
+        async def ask() -> str:
+            async with session.post(f"{service.base_url}/rpc/ethereum/devnet", json=call) as answer:
+                await answer.read()
+                statuses.append(answer.status)
+                return answer.headers["x-request-id"]
+
+        async def keep_asking() -> None:
+            while not stopped.is_set():
+                await ask()
+                await asyncio.sleep(0.01)
+
+        async def price() -> int:
+            """What a call costs now, as its line in the log says."""
+            request_id = await ask()
+            async with asyncio.timeout(10):
+                while True:
+                    found = [line["units"] for line in service.log if line.get("request_id") == request_id]
+                    if found:
+                        return int(found[0])
+                    await asyncio.sleep(0.02)
+
+        load = [asyncio.create_task(keep_asking()) for _ in range(4)]
+        try:
+            for number, units in enumerate((9, 0, 4), start=1):
+                assert await price() == {1: 3, 2: 9, 3: 0}[number]
+                config.write_text(text.format(url=evm_devnet_url, units=units))
+                service.process.send_signal(signal.SIGHUP)
+                await asyncio.to_thread(_wait_for, service, "reloaded", number)
+                assert await price() == units
+        finally:
+            stopped.set()
+            await asyncio.gather(*load)
+    assert set(statuses) == {200}
+    assert len(statuses) > 20
+
+
 async def test_a_stop_lets_requests_in_flight_finish(start_service: StartService, capstan: RunCapstan) -> None:
     key = capstan("keys", "create", "--plan", "enterprise")["key"]
     arrived, release = asyncio.Event(), asyncio.Event()
 
-    async def slow_node(_request: web.Request) -> web.Response:
-        arrived.set()
+    async def slow_node(request: web.Request) -> web.Response:
+        asked = await request.json()
+        if asked["method"] == "eth_gasPrice":
+            # Not for questions about the head, which come before anybody has asked anything.
+            arrived.set()
         await release.wait()
-        return web.json_response({"jsonrpc": "2.0", "id": (await _request.json())["id"], "result": "0x1"})
+        return web.json_response({"jsonrpc": "2.0", "id": asked["id"], "result": "0x1"})
 
     application = web.Application()
     application.router.add_post("/", slow_node)
@@ -155,6 +210,40 @@ def test_a_client_that_sends_its_body_too_slowly_is_let_go(start_service: StartS
         answer = read_answer(connection)
         assert answer.status in (401, 408)
         assert connection.recv(1) == b""
+
+
+async def test_a_client_that_does_not_read_its_answers_is_let_go_and_holds_up_nobody(
+    start_service: StartService, capstan: RunCapstan
+) -> None:
+    key = capstan("keys", "create", "--plan", "enterprise")["key"]
+    body = b'{"jsonrpc":"2.0","id":1,"method":"web3_sha3","params":["0xab"]}'
+    head = b"POST /v1/rpc/ethereum/sepolia HTTP/1.1\r\nHost: x\r\nX-API-Key: %b\r\nContent-Length: %d\r\n\r\n"
+    request, size = head % (key.encode(), len(body)) + body, 1_000_000
+
+    def misuse(service: Service) -> int:
+        with _connect(service) as greedy, _connect(service) as other:
+            for _ in range(3):
+                greedy.sendall(request)
+                assert len(read_answer(greedy).body) > size
+            greedy.sendall(request * 100)
+            deadline, refused = time.monotonic() + 20, 0
+            # Two connections are allowed: there is room for a third when the greedy client was let go.
+            while exchange(service.origin, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").status == 503:
+                refused += 1
+                other.sendall(request)
+                assert len(read_answer(other).body) > size
+                assert time.monotonic() < deadline
+            assert refused
+            received = 0
+            with contextlib.suppress(ConnectionResetError):
+                while piece := greedy.recv(1 << 20):
+                    received += len(piece)
+            return received
+
+    async with FaultyNode(results("0x" + "0" * size)) as node:
+        settings = {"networks": {"ethereum/sepolia": {"upstreams": [node.url]}}}
+        service = start_service({**settings, "server.max_connections": 2, "server.body_timeout_seconds": 1})
+        assert await asyncio.to_thread(misuse, service) < 20 * size
 
 
 def test_a_silent_connection_is_closed(start_service: StartService) -> None:

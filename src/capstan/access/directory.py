@@ -9,6 +9,7 @@ never kept: entries are found by its SHA-256.
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable, Collection
 from hashlib import sha256
 
 import structlog
@@ -47,6 +48,11 @@ class KeyDirectory:
         self._version = 0
         self._trusted_until = 0.0
         self._tasks: list[asyncio.Task[None]] = []
+        self._watchers: list[Callable[[Collection[str] | None], None]] = []
+
+    def on_change(self, callback: Callable[[Collection[str] | None], None]) -> None:
+        """Call back with the accounts whose keys or status have changed; None when it may be all of them."""
+        self._watchers.append(callback)
 
     async def start(self) -> None:
         """Read the present version and begin to watch for changes."""
@@ -64,9 +70,12 @@ class KeyDirectory:
 
     def find_now(self, secret: bytes) -> Caller | None:
         """The caller behind a key, if it is cached and the cache may be trusted. Never waits."""
-        if self._clock.monotonic() > self._trusted_until:
+        return self.find_known(sha256(secret).digest(), self._clock.monotonic())
+
+    def find_known(self, key: bytes, now: float) -> Caller | None:
+        """The same by the SHA-256 of the key, at this moment of the monotonic clock."""
+        if now > self._trusted_until:
             return None
-        key = sha256(secret).digest()
         caller = self._callers.get(key)
         if caller is not None:
             self._callers.move_to_end(key)
@@ -80,7 +89,13 @@ class KeyDirectory:
         cached = self.find_now(secret.encode())
         if cached is not None:
             return cached
-        key = digest(secret)
+        return await self.find_digest(digest(secret))
+
+    async def find_digest(self, key: bytes) -> Caller | None:
+        """The same for a key of which only the SHA-256 is known, as whoever keeps a connection open knows it."""
+        cached = self._callers.get(key) if self._clock.monotonic() <= self._trusted_until else None
+        if cached is not None:
+            return cached
         # Many requests with a new key at once are one look-up: the others wait for it.
         looking = self._looking.get(key)
         if looking is None:
@@ -120,6 +135,9 @@ class KeyDirectory:
                     self._callers.pop(key, None)
         self._version = latest
         self._trusted_until = self._clock.monotonic() + self._max_staleness_seconds
+        if changed is None or changed:
+            for watcher in self._watchers:
+                watcher(changed)
 
     def _keep(self, key: bytes, caller: Caller) -> None:
         self._callers[key] = caller

@@ -45,7 +45,8 @@ class HedgeBudget:
         self.won = 0
         self._share = share
         self._most = most
-        self._credit = most
+        # Something to begin with, unless nothing may be doubled at all.
+        self._credit = most if share else 0.0
 
     def earn(self) -> None:
         """A call is made."""

@@ -9,11 +9,13 @@ from typing import TypeVar
 
 import aiohttp
 import msgspec
+from msgspec import Raw
 
 from capstan.chain.clients import client_for
 from capstan.chain.errors import ChainError
 from capstan.chain.models import NetworkSpec, UpstreamSpec
 from capstan.chain.upstream import UpstreamClient
+from capstan.chain.websocket import WebSocketUpstream
 
 T = TypeVar("T")
 
@@ -58,9 +60,11 @@ async def _check(
     try:
         if spec.family == "evm":
             head, head_time, problem = await _check_evm(client, chain_id)
+        elif isinstance(client, WebSocketUpstream):
+            head, head_time, problem = await _check_solana_socket(client), None, ""
         else:
             head, head_time, problem = await _check_solana(client, genesis)
-    except (ChainError, ValueError, msgspec.DecodeError) as error:
+    except (ChainError, TimeoutError, ValueError, msgspec.DecodeError) as error:
         return UpstreamCheck(spec.name, upstream.name, None, None, f"did not answer as a node should: {error}")
     finally:
         await client.close()
@@ -87,6 +91,26 @@ async def _check_solana(client: UpstreamClient, genesis: str) -> tuple[int, None
     if genesis and found != genesis:
         return head, None, f"has the genesis hash {found}, this network has {genesis}; check the address"
     return head, None, ""
+
+
+class _Slot(msgspec.Struct):
+    slot: int
+
+
+async def _check_solana_socket(client: WebSocketUpstream) -> int:
+    """The next slot that the node tells of. Its WebSocket answers subscriptions only, so the chain is not known."""
+    told: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
+
+    def tell(result: Raw) -> None:
+        if not told.done():
+            told.set_result(result)
+
+    subscription = await client.subscribe("slotSubscribe", b"[]", tell, unsubscribe="slotUnsubscribe", timeout=_SECONDS)
+    try:
+        async with asyncio.timeout(_SECONDS):
+            return msgspec.json.decode(await told, type=_Slot).slot
+    finally:
+        await subscription.close()
 
 
 async def _ask(client: UpstreamClient, method: str, params: bytes, kind: type[T]) -> T:

@@ -12,6 +12,11 @@ from capstan.chain.websocket import WebSocketUpstream
 
 def client_for(spec: UpstreamSpec, family: Family, session: aiohttp.ClientSession) -> UpstreamClient:
     """A client of the upstream. It connects when it is first called."""
-    if spec.url.lower().startswith(("ws://", "wss://")):
+    if is_websocket(spec):
         return WebSocketUpstream(spec, family, session)
     return Upstream(spec, family)
+
+
+def is_websocket(spec: UpstreamSpec) -> bool:
+    """Whether the address speaks WebSocket."""
+    return spec.url.lower().startswith(("ws://", "wss://"))

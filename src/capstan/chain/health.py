@@ -8,6 +8,7 @@ for twice as long. Nothing here starts a timer: time is looked at when a call co
 
 from enum import IntEnum
 from random import Random
+from typing import Final
 
 from capstan.core.clock import Clock
 
@@ -36,7 +37,8 @@ class ErrorRate:
 
     def note(self, now: float, *, failed: bool) -> None:
         """One call ended now."""
-        self._roll(now)
+        if now - self._since >= self.PERIOD_SECONDS:
+            self._roll(now)
         self._calls += 1
         self._failures += failed
 
@@ -72,6 +74,10 @@ class BreakerState(IntEnum):
     OPEN = 2
 
 
+# Bound once: in Python 3.11 to look up a member of an enum costs as much as a call.
+_CLOSED: Final = BreakerState.CLOSED
+
+
 class CircuitBreaker:
     """Whether one upstream is in rotation."""
 
@@ -92,7 +98,7 @@ class CircuitBreaker:
 
     def begin(self) -> bool:
         """A call is about to be made. True when it is made although the breaker is not closed: its outcome decides."""
-        if self.state is BreakerState.CLOSED:
+        if self.state is _CLOSED:
             return False
         self.state = BreakerState.HALF_OPEN
         return True
@@ -102,7 +108,7 @@ class CircuitBreaker:
 
         A call that began before the breaker opened says nothing about now, so it changes nothing.
         """
-        if self.state is BreakerState.CLOSED:
+        if self.state is _CLOSED:
             self._failures_in_a_row = 0
             self.errors.note(self._clock.monotonic(), failed=False)
             return False
@@ -117,7 +123,7 @@ class CircuitBreaker:
     def failed(self, *, probe: bool, fatal: bool = False) -> bool:
         """No proper answer. `fatal` says that one such failure is enough. True when the breaker opens because of it."""
         now = self._clock.monotonic()
-        if self.state is BreakerState.CLOSED:
+        if self.state is _CLOSED:
             self._failures_in_a_row += 1
             self.errors.note(now, failed=True)
             if not fatal and not self._too_many(now):

@@ -8,11 +8,19 @@ A cancellation from outside passes through.
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from capstan.chain.errors import NodeError, NodeUnable
 
 T = TypeVar("T")
+
+
+class Watched(Protocol):
+    """A call that may need a second upstream."""
+
+    def begin_second(self) -> None:
+        """The delay is over."""
+        ...
 
 
 class HedgeWatch:
@@ -21,10 +29,10 @@ class HedgeWatch:
     _SECONDS = 0.01
 
     def __init__(self) -> None:
-        self._waiting: dict[Hedge[Any], float] = {}
+        self._waiting: dict[Watched, float] = {}
         self._running = False
 
-    def add(self, hedge: "Hedge[Any]", delay: float) -> None:
+    def add(self, hedge: Watched, delay: float) -> None:
         """Begin the second call of this one after the delay."""
         loop = asyncio.get_running_loop()
         self._waiting[hedge] = loop.time() + delay
@@ -32,7 +40,7 @@ class HedgeWatch:
             self._running = True
             loop.call_later(self._SECONDS, self._look, loop)
 
-    def remove(self, hedge: "Hedge[Any]") -> None:
+    def remove(self, hedge: Watched) -> None:
         """It needs no second call any more."""
         self._waiting.pop(hedge, None)
 
@@ -77,13 +85,19 @@ class Hedge(Generic[T]):
         # Whether we cancelled the caller's task because the second call has the answer.
         self.second_won = False
 
-    async def answer(self, first: Coroutine[Any, Any, T]) -> T:
-        """The answer of whichever call has one first. When neither has, the failure of the one that ended last."""
+    async def answer(self, first: Coroutine[Any, Any, T], *, due: bool = False) -> T:
+        """The answer of whichever call has one first. When neither has, the failure of the one that ended last.
+
+        `due` says that the delay is already over.
+        """
         caller = asyncio.current_task()
         assert caller is not None, "called outside of a task"
         self._caller, self._cancelled_before = caller, caller.cancelling()
-        self._watch.add(self, self._delay)
         self._first_is_running = True
+        if due:
+            self.begin_second()
+        else:
+            self._watch.add(self, self._delay)
         try:
             result = await first
             self._take_back(caller)

@@ -60,7 +60,8 @@ class Ring:
 class Latencies:
     """Rings by method, one over all of them, and a histogram that only grows."""
 
-    def __init__(self) -> None:
+    def __init__(self, slow_share: float = 0.9) -> None:
+        self._slow_share = slow_share
         self.overall = Ring()
         self._methods: dict[str, Ring] = {}
         self._other = Ring()
@@ -85,9 +86,9 @@ class Latencies:
         return ring.quantile(0.5)
 
     def slow(self, method: str) -> float | None:
-        """The latency that nine answers in ten stay below, or None when too little is known."""
+        """The latency that most answers stay below (nine in ten, by default), or None when too little is known."""
         ring = self._methods.get(method)
-        return ring.quantile(0.9) if ring is not None and ring.size >= ENOUGH_FOR_HEDGING else None
+        return ring.quantile(self._slow_share) if ring is not None and ring.size >= ENOUGH_FOR_HEDGING else None
 
     def _ring(self, method: str) -> Ring:
         ring = self._methods.get(method)

@@ -1,26 +1,30 @@
 """One upstream as a member of a pool: the calls to it, and everything that is known of it.
 
 Made by the registry, which keeps it over a reload when its configuration has not changed. Every call to an upstream
-goes through `PooledUpstream.call`, so that latencies, failures, the circuit breaker and the budget miss nothing. It
-does not choose between upstreams and repeats nothing.
+goes through `PooledUpstream.call`, or through `begin` and `end`, so that latencies, failures, the circuit breaker and
+the budget miss nothing. It does not choose between upstreams and repeats nothing.
 """
 
 from random import Random
+from typing import Final
 
 import structlog
 from msgspec import Raw
 
 from capstan.chain.budget import RateBudget
-from capstan.chain.errors import NodeError, UpstreamFailure, UpstreamUnreachable, outcome_of
+from capstan.chain.errors import ChainError, NodeError, UpstreamFailure, UpstreamUnreachable, outcome_of
 from capstan.chain.health import BreakerState, CircuitBreaker, ErrorRate
 from capstan.chain.latency import Latencies
 from capstan.chain.models import Attempt
 from capstan.chain.selection import MethodRules
+from capstan.chain.trust import Trust
 from capstan.chain.upstream import UpstreamClient
 from capstan.core.clock import Clock
 
 log = structlog.get_logger(__name__)
 
+# Bound once: in Python 3.11 to look up a member of an enum costs as much as a call.
+_CLOSED: Final = BreakerState.CLOSED
 # While calls are waiting, silence for longer than this, and three times what is usual, is suspicious.
 _SILENCE_SECONDS = 1.0
 _LONGEST_SILENCE_SECONDS = 5.0
@@ -44,7 +48,8 @@ class PooledUpstream:
         self.archive = spec.archive
         self.allows = MethodRules(spec.methods_allow, spec.methods_deny)
         self.breaker = CircuitBreaker(clock, random)
-        self.latencies = Latencies()
+        self.trust = Trust(clock)
+        self.latencies = Latencies(spec.hedge_quantile)
         self.in_flight = 0
         # Grows with everything that should change the choice of upstreams at once.
         self.version = 0
@@ -65,13 +70,13 @@ class PooledUpstream:
 
     @property
     def in_rotation(self) -> bool:
-        """Whether the circuit breaker is closed."""
-        return self.breaker.state is BreakerState.CLOSED
+        """Whether the circuit breaker is closed and its answers are believed."""
+        return self.breaker.state is _CLOSED and not (self.trust.until and self.trust.lost())
 
     @property
     def due(self) -> bool:
         """Whether it is out of rotation and one call should try it."""
-        return self.breaker.due
+        return self.breaker.due and not self.trust.lost()
 
     def note_head(self, number: int) -> None:
         """The upstream has this block as its latest."""
@@ -83,6 +88,19 @@ class PooledUpstream:
         """The node could not answer what another could. Makes it a worse choice for a while, no more than that."""
         self._shortfalls.note(self._clock.monotonic(), failed=True)
         self.version += 1
+
+    def note_lie(self, method: str, reason: str) -> None:
+        """Its answer was wrong. It is asked again when nobody else can answer, or when that has been a while ago."""
+        seconds = self.trust.lose()
+        self.version += 1
+        log.warning(
+            "upstream.not_believed",
+            network=self._network,
+            upstream=self.name,
+            method=method,
+            reason=reason,
+            seconds=round(seconds, 1),
+        )
 
     def error_rate(self) -> float:
         """The share of recent calls that it failed to answer."""
@@ -122,35 +140,63 @@ class PooledUpstream:
     ) -> Raw:
         """One call to this upstream and no other, with its effect on all that is known of it."""
         started = self._clock.monotonic()
-        probe = self.breaker.begin()
-        self.version += probe
-        self._budget.spend(started)
-        if not self.in_flight:
-            self._waiting_since = started
-        self.in_flight += 1
-        outcome = "cancelled"
+        probe = self.begin(started)
+        failure: NodeError | UpstreamFailure | None = None
+        given_up = True
         try:
             result = await self.upstream.call(method, params, timeout=timeout, repeatable=repeatable)
-            outcome = "ok"
-            self._answered(method, started, probe)
+            given_up = False
             return result
-        except NodeError as error:
-            outcome = outcome_of(error)
-            self._answered(method, started, probe)
-            raise
-        except UpstreamFailure as failure:
-            outcome = outcome_of(failure)
-            self._failed(method, failure, probe)
+        except (NodeError, UpstreamFailure) as error:
+            failure, given_up = error, False
             raise
         finally:
-            self.in_flight -= 1
-            if outcome == "cancelled":
-                self.breaker.abandoned(probe=probe)
-                self.version += probe
-            self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+            outcome = self.end(method, started, probe, failure, given_up=given_up)
             if attempts is not None:
                 milliseconds = round((self._clock.monotonic() - started) * 1000, 3)
                 attempts.append(Attempt(self.name, outcome, milliseconds, hedge))
+
+    def begin(self, now: float) -> bool:
+        """A call is about to be made. True when it tries out an upstream that is not in rotation. `end` must follow."""
+        probe = self.breaker.begin()
+        self.version += probe
+        self._budget.spend(now)
+        if not self.in_flight:
+            self._waiting_since = now
+        self.in_flight += 1
+        return probe
+
+    def end(
+        self, method: str, started: float, probe: bool, failure: ChainError | None, *, given_up: bool = False
+    ) -> str:
+        """A call that was begun is over: with a result, with a failure, or because we gave it up. A word for that."""
+        self.in_flight -= 1
+        if given_up:
+            outcome = "cancelled"
+            self.breaker.abandoned(probe=probe)
+            self.version += probe
+        elif failure is None:
+            outcome = "ok"
+            self._answered(method, started, probe)
+        else:
+            outcome = outcome_of(failure)
+            if isinstance(failure, UpstreamFailure):
+                self._failed(method, failure, probe)
+            else:
+                self._answered(method, started, probe)
+        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+        return outcome
+
+    async def poll(self, method: str, params: bytes, *, timeout: float) -> Raw:
+        """One call for our own sake, such as for the head. It counts like any other.
+
+        Only while the upstream is out of rotation and not due to be tried, the answer says nothing: a node that tells
+        its head may still fail at everything else, and the pause shall last as long as it does.
+        """
+        if self.breaker.state is BreakerState.CLOSED or self.breaker.due:
+            return await self.call(method, params, timeout=timeout)
+        self._budget.spend(self._clock.monotonic())
+        return await self.upstream.call(method, params, timeout=timeout)
 
     def overtaken(self, method: str, waited: float) -> None:
         """Another upstream answered first, after `waited` seconds here. No fault, but it took at least so long."""

@@ -39,6 +39,8 @@ class UpstreamCollector(Collector):
                 for outcome, count in sorted(member.outcomes.copy().items()):
                     families.calls.add_metric((*labels, outcome), count)
                 families.breaker.add_metric(labels, int(member.breaker.state))
+                families.distrusted.add_metric(labels, int(member.trust.lost()))
+                families.lies.add_metric(labels, member.trust.lies)
                 families.in_flight.add_metric(labels, member.in_flight)
                 families.errors.add_metric(labels, member.error_rate())
                 head = member.head
@@ -62,6 +64,12 @@ class _Families:
             "Whether an upstream is in rotation: 0 closed, 1 being tried, 2 open.",
             labels=_LABELS,
         )
+        self.distrusted = GaugeMetricFamily(
+            "capstan_upstream_distrusted", "1 while an upstream is passed over for a wrong answer.", labels=_LABELS
+        )
+        self.lies = CounterMetricFamily(
+            "capstan_upstream_lies", "Answers of an upstream that were found to be wrong.", labels=_LABELS
+        )
         self.in_flight = GaugeMetricFamily("capstan_upstream_in_flight", "Calls under way.", labels=_LABELS)
         self.errors = GaugeMetricFamily(
             "capstan_upstream_error_rate", "Share of recent calls that were not answered.", labels=_LABELS
@@ -76,7 +84,17 @@ class _Families:
         )
 
     def all(self) -> list[Metric]:
-        return [self.seconds, self.calls, self.breaker, self.in_flight, self.errors, self.lag, self.hedges]
+        return [
+            self.seconds,
+            self.calls,
+            self.breaker,
+            self.distrusted,
+            self.lies,
+            self.in_flight,
+            self.errors,
+            self.lag,
+            self.hedges,
+        ]
 
 
 def _histogram(latencies: Latencies) -> tuple[list[tuple[str, float]], float]:

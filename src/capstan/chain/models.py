@@ -10,6 +10,7 @@ import msgspec
 
 Family = Literal["evm", "solana"]
 MethodGroup = Literal["debug", "trace", "txpool"]
+BlockProof = Literal["header", "bloom", "receipts"]
 
 MEBIBYTE = 1024 * 1024
 
@@ -43,6 +44,8 @@ class UpstreamSpec(msgspec.Struct, frozen=True):
     connections: int = 64
     # Whether a read that takes unusually long here may be asked of another upstream as well.
     hedge: bool = True
+    # What is unusually long: longer than this share of the latest answers to the same method.
+    hedge_quantile: float = 0.9
 
     def __repr__(self) -> str:
         return f"UpstreamSpec(name={self.name!r})"
@@ -52,11 +55,29 @@ class Attempt(msgspec.Struct, frozen=True):
     """One call to one upstream, for those who ask how an answer came about."""
 
     upstream: str
-    # "ok", "node_error", or the way it failed: see `capstan.chain.errors.outcome_of`.
+    # "ok", "node_error", or the way it failed: see `capstan.chain.errors.outcome_of`. Where answers are checked also
+    # "agrees", "outvoted" and "refuted".
     outcome: str
     milliseconds: float
     # Whether it was made because the upstream asked first took unusually long.
     hedge: bool = False
+
+
+class Quorum(msgspec.Struct, frozen=True):
+    """So many of so many upstreams must give the same answer."""
+
+    agree: int
+    of: int
+
+
+class Integrity(msgspec.Struct, frozen=True):
+    """How the answers of a network's upstreams are checked."""
+
+    # By method.
+    quorum: dict[str, Quorum] = {}
+    # Whether blocks, receipts and logs are checked against their block, and what the blocks of the chain prove.
+    verify: bool = False
+    proofs: frozenset[BlockProof] = frozenset()
 
 
 class NetworkSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +94,8 @@ class NetworkSpec(msgspec.Struct, frozen=True, kw_only=True):
     deadline_seconds: float = 20.0
     # To how many upstreams a signed transaction is given at once.
     broadcast: int = 3
+    # The most reads that are given to a second upstream because the first is slow, as a share of all calls.
+    hedge_share: float = 0.1
     # Whether blocks have a base fee (EIP-1559).
     eip1559: bool = True
     # Method groups that are refused unless named here.
@@ -83,6 +106,8 @@ class NetworkSpec(msgspec.Struct, frozen=True, kw_only=True):
     extra_methods: frozenset[str] = frozenset()
     # The most blocks one eth_getLogs may span; None leaves it to the node.
     max_log_range: int | None = None
+    # How answers are checked; None: not at all.
+    integrity: Integrity | None = None
 
     @property
     def name(self) -> str:

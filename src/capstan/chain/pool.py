@@ -17,14 +17,16 @@ from msgspec import Raw
 from capstan.chain.broadcast import SUBMISSIONS, Broadcast
 from capstan.chain.budget import HedgeBudget
 from capstan.chain.errors import EveryUpstreamFailed
+from capstan.chain.first import FirstAttempt, Maker
 from capstan.chain.hedging import HedgeWatch
 from capstan.chain.member import PooledUpstream
 from capstan.chain.models import Attempt
-from capstan.chain.run import Company, Repeat, Run
+from capstan.chain.run import LEAST_ATTEMPT_SECONDS, Company, Repeat, Run, first_choice, hedge_delay
 from capstan.chain.selection import Explanation, Needs, Shortlists, Situation, explain
+from capstan.chain.upstream import Upstream
 from capstan.core.clock import Clock
 
-__all__ = ["PooledUpstream", "Repeat", "UpstreamPool"]
+__all__ = ["FirstAttempt", "PooledUpstream", "Repeat", "UpstreamPool"]
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +45,7 @@ class UpstreamPool:
         clock: Clock,
         max_lag: int = 3,
         broadcast: int = 3,
+        hedge_share: float = 0.1,
         random: Random | None = None,
     ) -> None:
         self.network = network
@@ -51,7 +54,7 @@ class UpstreamPool:
         self.max_lag = max_lag
         self._clock = clock
         self._broadcast = broadcast
-        self.hedges = HedgeBudget()
+        self.hedges = HedgeBudget(hedge_share)
         budgets = any(member.upstream.spec.requests_per_second for member in self.members)
         self._company = Company(
             network=network,
@@ -82,23 +85,50 @@ class UpstreamPool:
         archive: bool = False,
         attempts: list[Attempt] | None = None,
         hedge: bool = True,
+        begun: FirstAttempt | None = None,
     ) -> Raw:
         """The result of a call as JSON text; `params` is a JSON array.
 
         Upstreams that have the block `needs_block` come first, and with `archive` only those that have old state are
         asked, if there are any. What was tried is added to `attempts`. Without `hedge`, a second upstream is asked only
-        when the first has failed.
+        when the first has failed. `begun` is the first attempt, if it was made by `begin` for this very call.
 
         Raises `NodeError` for the node's own error, `EveryUpstreamFailed` or `DeadlinePassed` when there is no answer.
         """
         freely = repeat is Repeat.FREELY
         needs = Needs(method, needs_block, archive, freely)
         seconds = self.deadline_seconds if timeout is None else timeout
-        run = Run(self._company, needs, params, repeat, seconds, attempts, hedge and freely)
-        self.hedges.earn()
+        run = Run(self._company, needs, params, repeat, seconds, attempts, hedge and freely, begun)
+        if begun is None:
+            self.hedges.earn()
         if repeat is Repeat.ELSEWHERE and method in SUBMISSIONS:
             return await Broadcast(run, width=self._broadcast, background=self._background).answer()
         return await run.answer()
+
+    def begin(
+        self, method: str, params: bytes, *, timeout: float, needs_block: int | None, archive: bool, maker: Maker
+    ) -> FirstAttempt | None:
+        """Make the first attempt of a read without a task, if nothing stands in the way; else `call` must be used.
+
+        The maker is told of a result. In any other case it is told to carry on: with `call`, and this attempt.
+        """
+        company = self._company
+        if company.shortlists is None or timeout < LEAST_ATTEMPT_SECONDS:
+            return None
+        now = self._clock.monotonic()
+        member = first_choice(company, company.shortlists, Needs(method, needs_block, archive), now)
+        if member is None or not member.in_rotation or not isinstance(member.upstream, Upstream):
+            return None
+        alone = len(self.members) == 1
+        attempt = FirstAttempt.to(member, member.upstream, method, now, maker)
+        # An upstream that stalls must leave time for the next one.
+        if not attempt.send(params, timeout if alone else timeout / 2):
+            return None
+        self.hedges.earn()
+        delay = None if alone else hedge_delay(member, method)
+        if delay is not None:
+            attempt.watch(company.watch, delay)
+        return attempt
 
     async def request(self, method: str, params: Sequence[object]) -> Any:
         """The decoded result of a read, for capabilities that need a few values and not bytes."""

@@ -13,10 +13,12 @@ import aiohttp
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from capstan.chain.clients import client_for
+from capstan.chain.clients import client_for, is_websocket
 from capstan.chain.metrics import UpstreamCollector
 from capstan.chain.models import NetworkSpec, UpstreamSpec
 from capstan.chain.pool import PooledUpstream, UpstreamPool
+from capstan.chain.topics import Topics
+from capstan.chain.websocket import WebSocketUpstream
 from capstan.core.clock import Clock
 from capstan.core.errors import NotFound
 from capstan.core.redact import quoted
@@ -30,11 +32,13 @@ class Network(msgspec.Struct, frozen=True):
 
     spec: NetworkSpec
     pool: UpstreamPool
+    # Where subscriptions are made that only a node can answer; None where there is no such upstream.
+    topics: Topics | None = None
+    # `chain/network`. Put together once, since every request needs it several times.
+    name: str = ""
 
-    @property
-    def name(self) -> str:
-        """`chain/network`."""
-        return self.spec.name
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "name", self.spec.name)
 
 
 class ChainRegistry:
@@ -53,6 +57,7 @@ class ChainRegistry:
         self._random = random or Random()
         self._networks: dict[tuple[str, str], Network] = {}
         self._known: frozenset[tuple[str, str]] = frozenset()
+        self._topics: dict[str, Topics] = {}
         if metrics is not None:
             metrics.register(UpstreamCollector(lambda: [network.pool for network in self.networks()]))
 
@@ -69,10 +74,13 @@ class ChainRegistry:
             networks[key] = Network(spec, self._pool_for(spec))
         kept = {member for network in networks.values() for member in network.pool.members}
         dropped = [member for network in self.networks() for member in network.pool.members if member not in kept]
-        self._networks = networks
+        self._networks = {key: self._with_topics(network) for key, network in networks.items()}
         self._known = frozenset(known)
         for member in dropped:
             member.upstream.retire()
+        served = {network.name for network in self.networks() if network.topics is not None}
+        for name in self._topics.keys() - served:
+            self._topics.pop(name).retire()
 
     def get(self, chain: str, network: str) -> Network:
         """The network, or the 404 that names what is missing."""
@@ -100,15 +108,17 @@ class ChainRegistry:
             await network.pool.close()
             for member in network.pool.members:
                 await member.upstream.close()
+            if network.topics is not None:
+                await network.topics.close()
         await self._session.close()
 
     def _pool_for(self, spec: NetworkSpec) -> UpstreamPool:
-        if not spec.upstreams:
+        if not _callable(spec):
             raise ValueError(f"network {spec.name} has no upstream")
         previous = self._networks.get((spec.chain, spec.network))
         kept = {member.upstream.spec: member for member in previous.pool.members} if previous else {}
         members = []
-        for upstream in _distinct(spec.upstreams):
+        for upstream in _distinct(_callable(spec)):
             member = kept.get(upstream) if previous and previous.spec.family == spec.family else None
             members.append(member or self._member(upstream, spec))
         return UpstreamPool(
@@ -118,12 +128,33 @@ class ChainRegistry:
             clock=self._clock,
             max_lag=_max_lag(spec),
             broadcast=spec.broadcast,
+            hedge_share=spec.hedge_share,
             random=self._random,
         )
+
+    def _with_topics(self, network: Network) -> Network:
+        """The network with its topics, which outlast a reload as long as it has an upstream for them."""
+        spec = network.spec
+        wanted = [upstream for upstream in _distinct(spec.upstreams) if _only_subscribes(upstream, spec)]
+        if not wanted:
+            return network
+        topics = self._topics.setdefault(spec.name, Topics(spec.name))
+        known = {upstream.spec: upstream for upstream in topics.upstreams}
+        topics.use([known.get(one) or WebSocketUpstream(one, spec.family, self._session) for one in wanted])
+        return msgspec.structs.replace(network, topics=topics)
 
     def _member(self, upstream: UpstreamSpec, spec: NetworkSpec) -> PooledUpstream:
         client = client_for(upstream, spec.family, self._session)
         return PooledUpstream(client, self._clock, network=spec.name, random=self._random)
+
+
+def _only_subscribes(upstream: UpstreamSpec, spec: NetworkSpec) -> bool:
+    """Whether an upstream answers subscriptions and nothing else, as the WebSocket of a Solana node does."""
+    return spec.family == "solana" and is_websocket(upstream)
+
+
+def _callable(spec: NetworkSpec) -> list[UpstreamSpec]:
+    return [upstream for upstream in spec.upstreams if not _only_subscribes(upstream, spec)]
 
 
 def _max_lag(spec: NetworkSpec) -> int:

@@ -24,6 +24,7 @@ from capstan.chain.errors import (
     UpstreamFailure,
     UpstreamTimeoutError,
 )
+from capstan.chain.first import FirstAttempt
 from capstan.chain.hedging import Hedge, HedgeWatch
 from capstan.chain.member import PooledUpstream
 from capstan.chain.models import Attempt
@@ -83,6 +84,7 @@ class Run:
     """One call under way."""
 
     __slots__ = (
+        "_begun",
         "_clock",
         "_company",
         "_ends_at",
@@ -110,6 +112,7 @@ class Run:
         timeout: float,
         attempts: list[Attempt] | None,
         hedge: bool,
+        begun: FirstAttempt | None = None,
     ) -> None:
         self.network = company.network
         self.members = company.members
@@ -118,13 +121,15 @@ class Run:
         self.repeat = repeat
         self.attempts = attempts
         self.failures: list[ChainError] = []
-        self.tried: list[PooledUpstream] = []
+        self.tried: list[PooledUpstream] = [] if begun is None else [begun.member]
         self.answered_by: PooledUpstream | None = None
         self._company = company
         self._clock = company.clock
         # None: no second upstream is asked before the first has failed.
         self._hedges = company.hedges if hedge else None
         self._ends_at = company.clock.monotonic() + timeout
+        # The first attempt, when it was made before this run.
+        self._begun = begun
         self._unable: list[PooledUpstream] = []
         self._waited = 0.0
         self._out_of_budget = False
@@ -153,19 +158,11 @@ class Run:
 
     def _first(self, now: float) -> PooledUpstream | None:
         shortlists = self._company.shortlists
-        if shortlists is None:
-            return self._another(now)
-        version = 0
-        for member in self.members:
-            version += member.version
-        found = shortlists.get(self.needs, now, version)
-        if found is None:
-            found = shortlist(self.members, self.needs, self._situation(now))
-            shortlists.keep(self.needs, now, version, found)
-        return by_weight(found, self._company.random)
+        return self._another(now) if shortlists is None else first_choice(self._company, shortlists, self.needs, now)
 
     def _another(self, now: float) -> PooledUpstream | None:
-        return choose(self.members, self.needs, self._situation(now), self._company.random, tried=self.tried)
+        situation = situation_of(self._company, now)
+        return choose(self.members, self.needs, situation, self._company.random, tried=self.tried)
 
     def time_for_attempt(self) -> float:
         """The time one attempt may take. An upstream that stalls must leave time for the next one."""
@@ -173,7 +170,7 @@ class Run:
 
     async def answer(self) -> Raw:
         """The first answer that an upstream gives, or the exception that says why there is none."""
-        while (member := self.next()) is not None or await self.wait_for_budget():
+        while (member := self._begun_at() or self.next()) is not None or await self.wait_for_budget():
             if member is None:
                 continue
             try:
@@ -185,19 +182,33 @@ class Run:
             except UpstreamFailure as failure:
                 if self.repeat is Repeat.NEVER and failure.maybe_delivered:
                     break
+            finally:
+                self._let_go()
         raise self.verdict()
+
+    def _let_go(self) -> None:
+        """The frames that failed hold the answers that were refused, which may be large, and this run in a circle."""
+        for failure in self.failures:
+            failure.__traceback__ = failure.__context__ = None
+
+    def _begun_at(self) -> PooledUpstream | None:
+        return None if self._begun is None else self._begun.member
 
     async def attempt(self, member: PooledUpstream, *, hedge: bool = False) -> Raw:
         """One call to one upstream. What another upstream may do better is remembered in `failures`, and raised."""
+        begun, self._begun = (self._begun, None) if not hedge else (None, self._begun)
         try:
-            result = await member.call(
-                self.needs.method,
-                self.params,
-                timeout=self.time_for_attempt(),
-                repeatable=self.repeat is Repeat.FREELY,
-                attempts=self.attempts,
-                hedge=hedge,
-            )
+            if begun is not None:
+                result = await begun.outcome()
+            else:
+                result = await member.call(
+                    self.needs.method,
+                    self.params,
+                    timeout=self.time_for_attempt(),
+                    repeatable=self.repeat is Repeat.FREELY,
+                    attempts=self.attempts,
+                    hedge=hedge,
+                )
         except NodeUnable as error:
             self.failures.append(error)
             self._unable.append(member)
@@ -215,19 +226,18 @@ class Run:
 
     def _hedge_delay(self, member: PooledUpstream) -> float | None:
         """How long to wait for this upstream before another is asked as well; None for as long as it takes."""
-        if self._hedges is None or len(self.tried) == len(self.members) or not member.upstream.spec.hedge:
+        if self._hedges is None or len(self.tried) == len(self.members):
             return None
-        usual = member.latencies.slow(self.needs.method)
-        if not member.in_rotation:
-            # It may be as dead as before.
-            return min(max(usual or _PROBE_HEDGE_SECONDS, _SOONEST_HEDGE_SECONDS), _PROBE_HEDGE_SECONDS)
-        return None if usual is None or usual > _LATEST_HEDGE_SECONDS else max(usual, _SOONEST_HEDGE_SECONDS)
+        if self._begun is not None and self._begun.hedge_delay is not None:
+            return self._begun.hedge_delay
+        return hedge_delay(member, self.needs.method)
 
     async def _hedged_attempt(self, member: PooledUpstream, delay: float) -> Raw:
-        probe, hedges, started = not member.in_rotation, self._hedges, self._clock.monotonic()
+        probe, hedges, begun = not member.in_rotation, self._hedges, self._begun
+        started = self._clock.monotonic() if begun is None else begun.started
         hedge = Hedge(self._company.watch, delay, lambda: self._second_attempt(member, free=probe))
         try:
-            return await hedge.answer(self.attempt(member))
+            return await hedge.answer(self.attempt(member), due=begun is not None and begun.hedge_is_due)
         finally:
             if hedge.second_won and hedges is not None:
                 hedges.won += 1
@@ -236,7 +246,7 @@ class Run:
     def _second_attempt(self, first: PooledUpstream, *, free: bool) -> Coroutine[Any, Any, Raw] | None:
         """The call to a second upstream, if a healthy one is left and the budget allows it. One is enough."""
         now = self._clock.monotonic()
-        needs, situation = msgspec.structs.replace(self.needs, may_probe=False), self._situation(now)
+        needs, situation = msgspec.structs.replace(self.needs, may_probe=False), situation_of(self._company, now)
         member = choose(self.members, needs, situation, self._company.random, tried=self.tried)
         if member is None or self._hedges is None or standing(member, needs, situation) is not Standing.READY:
             return None
@@ -270,10 +280,6 @@ class Run:
             return f"Every upstream of {self.network} has reached its requests per second; try again in a second."
         return f"No upstream of {self.network} is configured to take {self.needs.method}."
 
-    def _situation(self, now: float) -> Situation:
-        heads = [member.head for member in self.members if member.head is not None]
-        return Situation(now, max(heads, default=None), self._company.max_lag)
-
     async def wait_for_budget(self) -> bool:
         """Wait, if an upstream will have budget again soon. False when there is nothing to wait for."""
         seconds = budget_wait(self.members, self.needs, self._clock.monotonic(), tried=self.tried)
@@ -286,3 +292,34 @@ class Run:
         self._waited += seconds
         await asyncio.sleep(seconds)
         return True
+
+
+def situation_of(company: Company, now: float) -> Situation:
+    """What concerns all upstreams alike at this moment."""
+    heads = [member.head for member in company.members if member.head is not None]
+    return Situation(now, max(heads, default=None), company.max_lag)
+
+
+def first_choice(
+    company: Company, shortlists: Shortlists[PooledUpstream], needs: Needs, now: float
+) -> PooledUpstream | None:
+    """The upstream to ask first, from what is remembered of the last choice as long as nothing has changed."""
+    version = 0
+    for member in company.members:
+        version += member.version
+    found = shortlists.get(needs, now, version)
+    if found is None:
+        found = shortlist(company.members, needs, situation_of(company, now))
+        shortlists.keep(needs, now, version, found)
+    return by_weight(found, company.random)
+
+
+def hedge_delay(member: PooledUpstream, method: str) -> float | None:
+    """How long to wait for this upstream before another is asked as well; None for as long as it takes."""
+    if not member.upstream.spec.hedge:
+        return None
+    usual = member.latencies.slow(method)
+    if not member.in_rotation:
+        # It may be as dead as before.
+        return min(max(usual or _PROBE_HEDGE_SECONDS, _SOONEST_HEDGE_SECONDS), _PROBE_HEDGE_SECONDS)
+    return None if usual is None or usual > _LATEST_HEDGE_SECONDS else max(usual, _SOONEST_HEDGE_SECONDS)

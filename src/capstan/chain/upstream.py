@@ -4,6 +4,7 @@ Called by the pool only. Each upstream has connections of its own, in `wire`, wh
 nowhere else. It does not choose upstreams.
 """
 
+import asyncio
 import itertools
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -22,7 +23,7 @@ from capstan.chain.errors import (
     error_from_node,
 )
 from capstan.chain.models import Family, UpstreamSpec
-from capstan.chain.wire import WireClient, WireError, WireOptions
+from capstan.chain.wire import Sending, WireClient, WireError, WireOptions
 from capstan.core import jsonrpc
 
 # Below the 5 seconds after which Node.js servers close an idle connection, so that we close first and do not write into
@@ -96,20 +97,44 @@ class Upstream:
             raise UpstreamUnreachable(self.name, "the service is shutting down")
         if not self._is_address:
             raise UpstreamUnreachable(self.name, "its address is not a valid URL")
-        timeout = min(timeout, self.spec.timeout_seconds)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(timeout, self.spec.timeout_seconds)
         call_id = next(self._ids)
         body = jsonrpc.encode_call(call_id, method, params)
         try:
             try:
-                answer = await self._wire.post(body, timeout, repeatable=repeatable)
+                answer = await self._wire.post(body, deadline - loop.time(), repeatable=repeatable)
             except WireError as error:
-                if error.kind != "disconnect" or not repeatable:
+                if error.kind != "disconnect" or not repeatable or loop.time() >= deadline:
                     raise
-                # Cut off without a word: a restart, perhaps. Once more, before the upstream counts as failed.
-                answer = await self._wire.post(body, timeout, repeatable=False)
+                # Cut off without a word: a restart, perhaps. Once more, before the upstream counts as failed, but only
+                # for what is left of the time.
+                answer = await self._wire.post(body, deadline - loop.time(), repeatable=False)
         except WireError as error:
-            raise _FAILURES[error.kind](self.name, error.reason) from None
-        return self._judge(answer.status, call_id, answer.body)
+            raise self.failure(error) from None
+        return self.judge(answer.status, call_id, answer.body)
+
+    def begin(self, sending: Sending, method: str, params: bytes, timeout: float) -> int | None:
+        """Send a call without waiting for its answer, which `sending` is told; the id of the call, for `judge`.
+
+        None, and nothing is sent, when that cannot be done at once: then `call` says why.
+        """
+        if self._closed or not self._is_address or not self._wire.accepts:
+            return None
+        call_id = next(self._ids)
+        loop = asyncio.get_running_loop()
+        sending.request = self._wire.request(jsonrpc.encode_call(call_id, method, params))
+        sending.deadline = loop.time() + min(timeout, self.spec.timeout_seconds)
+        self._wire.send(sending, loop)
+        return call_id
+
+    def begin_again(self, sending: Sending) -> None:
+        """Send the same call once more, in what is left of its time."""
+        self._wire.send(sending, asyncio.get_running_loop())
+
+    def failure(self, error: WireError) -> UpstreamFailure:
+        """What an error of the wire means for a call."""
+        return _FAILURES[error.kind](self.name, error.reason)
 
     def retire(self) -> None:
         """No new calls will come. Connections close by themselves once they are idle."""
@@ -119,7 +144,7 @@ class Upstream:
         self._closed = True
         await self._wire.close()
 
-    def _judge(self, status: int, call_id: int, text: bytes) -> Raw:
+    def judge(self, status: int, call_id: int, text: bytes) -> Raw:
         """The result in a complete HTTP answer, if it is a reply to the call `call_id`."""
         if status in _REFUSING_STATUSES:
             raise UpstreamRefused(self.name, f"HTTP status {status}")

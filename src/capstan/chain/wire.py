@@ -9,158 +9,25 @@ Failures are raised as `WireError` with a reason, and with whether the request m
 """
 
 import asyncio
+import re
 import ssl
-import zlib
 from collections import deque
-from typing import Any
 from urllib.parse import urlsplit
 
-import httptools
-import msgspec
+from capstan.chain.connection import END, Awaited, Connection, Sending, WireAnswer, WireError, WireOptions
+from capstan.core.memo import Memo
+
+__all__ = ["Sending", "WireAnswer", "WireClient", "WireError", "WireOptions"]
 
 _SWEEP_SECONDS = 0.05
 _IDLE_SECONDS = 4.0
-
-
-class WireError(Exception):
-    """No usable answer. `kind` says why: connect, timeout, disconnect, malformed, too_large, busy."""
-
-    def __init__(self, kind: str, reason: str, *, maybe_delivered: bool) -> None:
-        super().__init__(reason)
-        self.kind = kind
-        self.reason = reason
-        self.maybe_delivered = maybe_delivered
-
-
-class WireAnswer(msgspec.Struct, frozen=True, gc=False):
-    """What came back."""
-
-    status: int
-    body: bytes
-
-
-class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach one upstream."""
-
-    url: str
-    headers: tuple[tuple[str, str], ...] = ()
-    connect_timeout_seconds: float = 3.0
-    max_response_bytes: int = 64 * 1024 * 1024
-    connections: int = 64
-    waiting: int = 10_000
-    gzip: bool = False
-
-
-class _Pending:
-    """One request: its bytes, who waits for it, and until when."""
-
-    __slots__ = ("deadline", "future", "repeatable", "request")
-
-    def __init__(self, request: bytes, future: "asyncio.Future[WireAnswer]", deadline: float, repeatable: bool) -> None:
-        self.request = request
-        self.future = future
-        self.deadline = deadline
-        self.repeatable = repeatable
-
-
-class _Connection(asyncio.Protocol):
-    """One connection, with at most one request under way."""
-
-    def __init__(self, client: "WireClient") -> None:
-        self._client = client
-        self.transport: Any = None
-        self.pending: _Pending | None = None
-        self.idle_since = 0.0
-        self._parser: Any = None
-        self._body: list[bytes] = []
-        self._size = 0
-        self._heard = False
-        self._used = False
-        self._unzip: Any = None
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-
-    def send(self, pending: _Pending) -> None:
-        """Begin a request."""
-        self.pending = pending
-        self._parser = httptools.HttpResponseParser(self)
-        self._body = []
-        self._size = 0
-        self._heard = False
-        self._unzip = None
-        self.transport.write(pending.request)
-
-    def data_received(self, data: bytes) -> None:
-        if self.pending is None:
-            # Bytes that nobody asked for: the connection cannot be trusted any more.
-            self.transport.close()
-            return
-        self._heard = True
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError:
-            self.fail(WireError("malformed", "the answer is not HTTP", maybe_delivered=True))
-        except zlib.error:
-            self.fail(WireError("malformed", "the answer is not the gzip it claims to be", maybe_delivered=True))
-
-    def eof_received(self) -> bool:
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._client.forget(self)
-        pending, self.pending = self.pending, None
-        if pending is None or pending.future.done():
-            return
-        if self._used and not self._heard and pending.repeatable:
-            # The upstream closed an idle connection just as we used it: that says nothing about the upstream.
-            self._client.retry(pending)
-            return
-        if self._heard:
-            pending.future.set_exception(WireError("malformed", "the answer broke off", maybe_delivered=True))
-            return
-        pending.future.set_exception(
-            WireError("disconnect", "the connection ended without an answer", maybe_delivered=True)
-        )
-
-    def fail(self, error: WireError) -> None:
-        """End the request under way with an error, and the connection with it."""
-        pending, self.pending = self.pending, None
-        if pending is not None and not pending.future.done():
-            pending.future.set_exception(error)
-        self.transport.abort()
-
-    # Callbacks of the parser.
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"content-encoding" and value.strip().lower() in (b"gzip", b"x-gzip"):
-            self._unzip = zlib.decompressobj(16 + zlib.MAX_WBITS)
-
-    def on_body(self, body: bytes) -> None:
-        if self._unzip is not None:
-            # Bounded, so that a small answer cannot unpack to a huge one.
-            body = self._unzip.decompress(body, self._client.options.max_response_bytes + 1)
-        self._size += len(body)
-        if self._size > self._client.options.max_response_bytes:
-            limit = self._client.options.max_response_bytes
-            self.fail(WireError("too_large", f"the answer is larger than {limit} bytes", maybe_delivered=True))
-            return
-        self._body.append(body)
-
-    def on_message_complete(self) -> None:
-        pending, self.pending = self.pending, None
-        if pending is None:
-            return
-        if self._unzip is not None:
-            self._body.append(self._unzip.flush())
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        answer = WireAnswer(self._parser.get_status_code(), body)
-        self._used = True
-        if self._parser.should_keep_alive():
-            self._client.release(self)
-        else:
-            self.transport.close()
-        if not pending.future.done():
-            pending.future.set_result(answer)
+_LARGE_AT_ONCE = 2
+_LONGEST_HEAD = 2048
+_HEADS_BYTES = 256 * 1024
+_HEAD_OVERHEAD = 200
+# With one of these, an answer is not simply a head and as many bytes as its Content-Length says.
+_UNUSUAL = re.compile(rb"\r\n(?:transfer-encoding|content-encoding|upgrade|trailer)[ \t]*:", re.IGNORECASE)
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,15})[ \t]*(?=\r\n)", re.IGNORECASE)
 
 
 class WireClient:
@@ -174,23 +41,57 @@ class WireClient:
         self._port = parts.port or (443 if self._secure else 80)
         self._context = ssl.create_default_context() if self._secure else None
         self._head = _head(options, parts.netloc.rpartition("@")[2], parts.path or "/", parts.query)
-        self._idle: deque[_Connection] = deque()
-        self._open: set[_Connection] = set()
+        self._idle: deque[Connection] = deque()
+        self._open: set[Connection] = set()
         self._opening = 0
-        self._queue: deque[_Pending] = deque()
+        # Connections on which a large answer is being read, and those on which one waits for its turn.
+        self._large: set[Connection] = set()
+        self._waiting_large: deque[Connection] = deque()
+        self._queue: deque[Sending] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._closed = False
+        # When the sweep ran last.
+        self._now = 0.0
+        # Heads of answers that the parser has read, and how many bytes of body follow them.
+        self.heads: Memo[bytes, int] = Memo(_HEADS_BYTES, lambda head, _: len(head) + _HEAD_OVERHEAD)
 
     def post(self, body: bytes, timeout: float, *, repeatable: bool) -> "asyncio.Future[WireAnswer]":
         """Send a body; the future gives the answer or raises `WireError`. Cancelling it gives the request up."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[WireAnswer] = loop.create_future()
-        pending = _Pending(b"%b%d\r\n\r\n%b" % (self._head, len(body), body), future, loop.time() + timeout, repeatable)
+        self.send(Awaited(self.request(body), loop.time() + timeout, repeatable, future), loop)
+        return future
+
+    def request(self, body: bytes) -> bytes:
+        """The bytes of the request that carries a body."""
+        return b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
+
+    def send(self, pending: Sending, loop: asyncio.AbstractEventLoop) -> None:
+        """Send a request as soon as a connection is free."""
         self._start(pending, loop)
         if self._sweeper is None:
+            self._now = loop.time()
             self._sweeper = loop.call_later(_SWEEP_SECONDS, self._sweep)
-        return future
+
+    @property
+    def accepts(self) -> bool:
+        """Whether a request would be sent or queued, and not refused on the spot."""
+        return not self._closed and len(self._queue) < self.options.waiting
+
+    def learn(self, piece: bytes, body_bytes: int) -> None:
+        """Remember the head of an answer that the parser found to be all of `piece`, if it is an ordinary one.
+
+        Equal bytes mean the same at the start of an answer, so the parser need not read them again.
+        """
+        end = piece.find(END) + len(END)
+        head = piece[:end]
+        lines = head.count(b"\r\n")
+        if end > _LONGEST_HEAD or head.count(b"\r") != lines or head.count(b"\n") != lines:
+            return
+        lengths = _LENGTH.findall(head)
+        if len(piece) - end == body_bytes and lengths == [b"%d" % body_bytes] and _UNUSUAL.search(head) is None:
+            self.heads.put(head, body_bytes)
 
     async def close(self) -> None:
         """Close every connection; requests under way fail."""
@@ -198,98 +99,134 @@ class WireClient:
         if self._sweeper is not None:
             self._sweeper.cancel()
         error = WireError("disconnect", "the client is closed", maybe_delivered=True)
-        for pending in self._queue:
-            if not pending.future.done():
-                pending.future.set_exception(error)
+        queued = tuple(self._queue)
         self._queue.clear()
+        for pending in queued:
+            if not pending.over:
+                pending.fail(error)
         for connection in tuple(self._open):
             connection.fail(error)
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def release(self, connection: _Connection) -> None:
+    def release(self, connection: Connection) -> None:
         """A connection is free: give it the next request, or keep it for later."""
         while self._queue:
             pending = self._queue.popleft()
-            if not pending.future.done():
+            if not pending.over:
                 connection.send(pending)
                 return
-        connection.idle_since = asyncio.get_running_loop().time()
+        # Good to a twentieth of a second: the sweep, which compares it, runs no more often.
+        connection.idle_since = self._now
         self._idle.append(connection)
 
-    def forget(self, connection: _Connection) -> None:
+    def forget(self, connection: Connection) -> None:
         """A connection is gone."""
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
+        # Calls that wait would otherwise wait for a connection that nobody opens.
+        self._connect_if_needed(asyncio.get_running_loop())
 
-    def retry(self, pending: _Pending) -> None:
+    def take_place(self, connection: Connection) -> bool:
+        """Let an answer that has become large go on, unless enough such are being read; then it waits for its turn.
+
+        Otherwise as many answers as there are connections, each as large as is allowed, would be in memory at once.
+        """
+        if len(self._large) < _LARGE_AT_ONCE:
+            self._large.add(connection)
+            return True
+        self._waiting_large.append(connection)
+        return False
+
+    def leave_place(self, connection: Connection) -> None:
+        """A large answer is read or given up: the next one may go on."""
+        if connection in self._waiting_large:
+            self._waiting_large.remove(connection)
+            return
+        self._large.discard(connection)
+        if self._waiting_large:
+            follower = self._waiting_large.popleft()
+            self._large.add(follower)
+            follower.transport.resume_reading()
+
+    def retry(self, pending: Sending) -> None:
         """Send a request again that an idle connection swallowed, at most once."""
         pending.repeatable = False
         self._start(pending, asyncio.get_running_loop())
 
-    def _start(self, pending: _Pending, loop: asyncio.AbstractEventLoop) -> None:
+    def _start(self, pending: Sending, loop: asyncio.AbstractEventLoop) -> None:
         while self._idle:
             connection = self._idle.pop()
             if not connection.transport.is_closing():
                 connection.send(pending)
                 return
         if self._closed or len(self._queue) >= self.options.waiting:
-            pending.future.set_exception(WireError("busy", "too many calls are waiting", maybe_delivered=False))
+            pending.fail(WireError("busy", "too many calls are waiting", maybe_delivered=False))
             return
         self._queue.append(pending)
-        if len(self._open) + self._opening < self.options.connections and self._opening < len(self._queue):
+        self._connect_if_needed(loop)
+
+    def _connect_if_needed(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Open one more connection if calls wait for it and there may be one more."""
+        while self._queue and self._queue[0].over:
+            self._queue.popleft()
+        has_room = len(self._open) + self._opening < self.options.connections
+        if has_room and self._opening < len(self._queue) and not self._closed:
             self._opening += 1
             task = loop.create_task(self._connect(loop))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _connect(self, loop: asyncio.AbstractEventLoop) -> None:
+        problem: Exception | None = None
         try:
             async with asyncio.timeout(self.options.connect_timeout_seconds):
                 _, connection = await loop.create_connection(
-                    lambda: _Connection(self),
+                    lambda: Connection(self),
                     self._host,
                     self._port,
                     ssl=self._context,
                     server_hostname=self._host if self._secure else None,
                 )
-        except (OSError, TimeoutError, ssl.SSLError) as error:
+        except Exception as error:
+            # Not only what the network does: a host name that cannot be encoded raises a ValueError, for one.
+            problem = error
+        finally:
             self._opening -= 1
-            self._connect_failed(error)
+        if problem is not None:
+            self._connect_failed(problem)
             return
-        self._opening -= 1
         self._open.add(connection)
         self.release(connection)
 
     def _connect_failed(self, error: Exception) -> None:
-        """The request that waited longest fails, unless open connections will serve it."""
+        """What waits fails, unless there are open connections to serve it; then the sweep tries to connect again."""
         if self._open:
             return
         reason = "cannot connect" if not isinstance(error, TimeoutError) else "cannot connect in time"
         while self._queue:
             pending = self._queue.popleft()
-            if not pending.future.done():
-                pending.future.set_exception(
-                    WireError("connect", f"{reason} ({type(error).__name__})", maybe_delivered=False)
-                )
+            if not pending.over:
+                pending.fail(WireError("connect", f"{reason} ({type(error).__name__})", maybe_delivered=False))
 
     def _sweep(self) -> None:
         """End what is overdue or given up, and connections that were idle for long."""
         loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = self._now = loop.time()
         for connection in tuple(self._open):
             pending = connection.pending
-            if pending is not None and (now >= pending.deadline or pending.future.cancelled()):
+            if pending is not None and (now >= pending.deadline or pending.over):
                 connection.fail(WireError("timeout", "no complete answer in time", maybe_delivered=True))
         for pending in tuple(self._queue):
-            if now >= pending.deadline and not pending.future.done():
-                pending.future.set_exception(
-                    WireError("timeout", "no connection was free in time", maybe_delivered=False)
-                )
+            if now >= pending.deadline and not pending.over:
+                pending.fail(WireError("timeout", "no connection was free in time", maybe_delivered=False))
         while self._idle and now - self._idle[0].idle_since > _IDLE_SECONDS:
             self._idle.popleft().transport.close()
+        # After an attempt that failed while other connections were open. Not at once, so that a node that refuses is
+        # not asked in a tight loop.
+        self._connect_if_needed(loop)
         self._sweeper = loop.call_later(_SWEEP_SECONDS, self._sweep) if self._open or self._queue else None
 
 

@@ -9,6 +9,7 @@
      ├─ RequestTimeout      408 request_timeout
      ├─ Conflict            409 conflict
      ├─ PayloadTooLarge     413 payload_too_large
+     ├─ UpgradeRequired     426 upgrade_required
      ├─ RateLimited         429 rate_limited        (Retry-After)
      ├─ HeadersTooLarge     431 headers_too_large
      ├─ InternalError       500 internal_error
@@ -106,6 +107,16 @@ class PayloadTooLarge(ApiError):
 
     status = 413
     code = "payload_too_large"
+
+
+class UpgradeRequired(ApiError):
+    """The path is that of a WebSocket, and the request is not a handshake of version 13."""
+
+    status = 426
+    code = "upgrade_required"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, headers={"Upgrade": "websocket", "Sec-WebSocket-Version": "13"})
 
 
 class RateLimited(ApiError):

@@ -4,21 +4,40 @@ Called by the RPC service for pricing and for the limit on log ranges. It reads 
 rejects a call because of their form: what it cannot read, the node will judge.
 """
 
-import re
 from typing import Any
 
 import msgspec
 
-from capstan.chain.errors import NodeError
+from capstan.chain.errors import NodeError, log_range_limit, log_range_proposed
 from capstan.core.hexes import parse_quantity, to_quantity
 from capstan.rpc.methods import STATE_READS
 
 # Every node keeps the state of about this many recent blocks; older state needs an archive.
 RECENT_BLOCKS = 128
 
-_PLAIN_NUMBER = re.compile(r"(?:range|limited to|up to a?|max(?:imum)?(?: is)?:?)\s*:?\s*([0-9]{1,7})\b")
-_SUGGESTED_RANGE = re.compile(r"\[(0x[0-9a-f]{1,16}),\s*(0x[0-9a-f]{1,16})\]")
 _params_decoder = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class _SecondIsBlock(msgspec.Struct, array_like=True, gc=False):
+    """Params in which the block stands second. Only the block is decoded."""
+
+    first: msgspec.Raw = msgspec.Raw()
+    block: Any = None
+
+
+class _ThirdIsBlock(msgspec.Struct, array_like=True, gc=False):
+    """Params in which the block stands third."""
+
+    first: msgspec.Raw = msgspec.Raw()
+    second: msgspec.Raw = msgspec.Raw()
+    block: Any = None
+
+
+_DECODERS: dict[int, msgspec.json.Decoder[Any]] = {
+    1: msgspec.json.Decoder(_SecondIsBlock),
+    2: msgspec.json.Decoder(_ThirdIsBlock),
+}
+_STATE_DECODERS = {method: _DECODERS[position] for method, position in STATE_READS.items()}
 
 
 class LogRange(msgspec.Struct, frozen=True):
@@ -35,11 +54,23 @@ class LogRange(msgspec.Struct, frozen=True):
 
 def is_archive_read(method: str, params: bytes, head: int | None, depth: int = RECENT_BLOCKS) -> bool:
     """Whether a call reads state older than the blocks every node keeps. An unknown head or block counts as recent."""
-    position = STATE_READS.get(method)
-    if position is None or head is None:
-        return False
-    block = _block_at(params, position)
-    return block is not None and block < head - depth
+    block = state_block(method, params)
+    return block is not None and head is not None and block < head - depth
+
+
+def state_block(method: str, params: bytes) -> int | None:
+    """The number of the block whose state a call reads; None when it names none, or one that is surely recent."""
+    decoder = _STATE_DECODERS.get(method)
+    if decoder is None:
+        return None
+    try:
+        block = decoder.decode(params).block
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if isinstance(block, dict):
+        # EIP-1898: an object names the block by number or by hash.
+        block = block.get("blockNumber")
+    return _number(block, None)
 
 
 def log_range(params: bytes, head: int | None) -> LogRange | None:
@@ -66,22 +97,12 @@ def range_advice(asked: LogRange | None, max_range: int | None) -> dict[str, obj
 
 def range_advice_from_node(error: NodeError, asked: LogRange | None) -> dict[str, object]:
     """The same, drawn from what a node said about the range it would accept."""
-    text = error.message.lower()
-    limit = _PLAIN_NUMBER.search(text)
-    known = int(limit.group(1)) if limit else 0
+    known = log_range_limit(error) or 0
     advice = range_advice(asked, known if 0 < known < (asked.blocks if asked else known + 1) else None)
-    suggested = _SUGGESTED_RANGE.search(text)
-    if suggested:
-        advice["fromBlock"], advice["toBlock"] = suggested.group(1), suggested.group(2)
+    proposed = log_range_proposed(error)
+    if proposed is not None:
+        advice["fromBlock"], advice["toBlock"] = proposed
     return advice
-
-
-def _block_at(params: bytes, position: int) -> int | None:
-    block = _argument(params, position)
-    if isinstance(block, dict):
-        # EIP-1898: an object names the block by number or by hash.
-        block = block.get("blockNumber")
-    return _number(block, None)
 
 
 def _number(block: object, head: int | None) -> int | None:

@@ -6,7 +6,7 @@ answered from the followed head, so that it never goes back; reads at the head g
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -19,6 +19,9 @@ from capstan.core.clock import Clock
 from capstan.core.hexes import to_quantity
 from capstan.rpc.cache.gateway import Plan, RpcCache
 from capstan.rpc.cache.models import HeadView
+from capstan.rpc.cache.models import Kind as Keeping
+from capstan.rpc.errands import Errand
+from capstan.rpc.integrity.guard import Guard
 from capstan.rpc.logs import LogReader
 from capstan.rpc.methods import Kind, Method
 
@@ -27,7 +30,10 @@ _REPEATS = {Kind.READ: Repeat.FREELY, Kind.SUBMIT: Repeat.ELSEWHERE, Kind.ACTION
 _NEWS = frozenset(
     {"eth_getTransactionReceipt", "eth_getTransactionByHash", "eth_getBlockByNumber", "eth_getBlockByHash"}
 )
+_BLOCK_BY_HASH = "eth_getBlockByHash"
 _TELLS_HEAD = "eth_blockNumber"
+# Bound once: in Python 3.11 to look up a member of an enum costs as much as a call.
+_NEVER: Final = Keeping.NEVER
 _LOGS = "eth_getLogs"
 _DEEPEST_DIP = 256
 
@@ -65,13 +71,18 @@ class Asking(msgspec.Struct, gc=False):
     archive: bool
     plan: Plan | None = None
     attempts: list[Attempt] | None = None
+    # What was begun already and is carried on. Used once.
+    errand: Errand | None = None
 
 
 class _BlockOf(msgspec.Struct):
-    """The block number that an answer names, under either of its names."""
+    """The block that an answer names, under either of its names."""
 
     number: str | None = None
+    hash: str | None = None
+    parent_hash: str | None = msgspec.field(default=None, name="parentHash")
     block_number: str | None = msgspec.field(default=None, name="blockNumber")
+    block_hash: str | None = msgspec.field(default=None, name="blockHash")
 
 
 _block_decoder = msgspec.json.Decoder(_BlockOf | None)
@@ -88,12 +99,15 @@ class Forwarder:
         clock: Clock,
         *,
         heads: Callable[[Network], Heads],
+        guard: Guard | None = None,
     ) -> None:
         self._cache = cache
         self._logs = logs
         self._filters = filters
         self._clock = clock
         self._heads = heads
+        # Asks the upstreams of networks whose answers are checked.
+        self._guard = guard
         self._announced: dict[str, int] = {}
 
     def now(self, network: Network, method: str, params: bytes) -> bytes | Plan:
@@ -111,6 +125,44 @@ class Forwarder:
             self._announced[network.name] = number
             return number
         return told
+
+    def begin(self, errand: Errand, seconds: float) -> bool:
+        """Send a read to an upstream without waiting. False when something stands in the way: `ask` must be used.
+
+        The errand is told of a result, which then goes to `finish`; or to carry on, with `ask`.
+        """
+        network, method, plan = errand.network, errand.call.method, errand.plan
+        if self._is_guarded(network, method):
+            return False
+        if plan.policy.kind is not _NEVER:
+            errand.lead = self._cache.lead(plan)
+            if errand.lead is None:
+                return False
+        errand.first = network.pool.begin(
+            method,
+            errand.call.params,
+            timeout=seconds,
+            needs_block=self._needed_block(network, plan),
+            archive=errand.archive,
+            maker=errand,
+        )
+        if errand.first is None and errand.lead is not None:
+            self._cache.abandon(errand.lead)
+        return errand.first is not None
+
+    def finish(self, errand: Errand, result: Raw) -> None:
+        """The upstream gave this result to what was begun: keep it, share it, and take note of what it tells."""
+        if errand.call.method in _NEWS:
+            self._note_news(errand.network, errand.call.method, result)
+        if errand.lead is not None:
+            self._cache.land(errand.plan, errand.lead, result)
+
+    def abandon(self, errand: Errand) -> None:
+        """Nobody wants the answer to what was begun any more, and nothing was carried on."""
+        if errand.first is not None:
+            errand.first.give_up()
+        if errand.lead is not None:
+            self._cache.abandon(errand.lead)
 
     async def ask(self, asking: Asking) -> Answer:
         """The answer. Raises the node's error and the failures of the pool."""
@@ -134,10 +186,11 @@ class Forwarder:
             )
             return Answer(logs.result, "miss" if logs.calls else "hit")
         result, source = await self._cache.fetch(
-            found, lambda: self._upstream(asking, asking.params), self._remaining(asking)
+            found,
+            lambda: self._read(asking),
+            self._remaining(asking),
+            lead=None if asking.errand is None else asking.errand.lead,
         )
-        if source == "miss" and asking.method in _NEWS:
-            self._note_news(asking, result)
         return Answer(result, source)
 
     async def _ask_filter(self, asking: Asking) -> Answer:
@@ -147,29 +200,77 @@ class Forwarder:
         return Answer(result, "miss")
 
     async def _upstream(self, asking: Asking, params: bytes) -> Raw:
-        policy = asking.plan.policy if asking.plan is not None else None
+        errand, asking.errand = asking.errand, None
+        rules = asking.network.spec.integrity
+        if rules is not None and self._guard is not None and self._guard.covers(rules, asking.method):
+            return await self._guard.call(
+                asking.network,
+                rules,
+                asking.method,
+                params,
+                timeout=self._remaining(asking),
+                archive=asking.archive,
+                attempts=asking.attempts,
+            )
         return await asking.network.pool.call(
             asking.method,
             params,
             timeout=self._remaining(asking),
             repeat=_REPEATS[asking.kind.kind],
-            needs_block=policy.number if policy is not None else None,
+            needs_block=None if asking.plan is None else self._needed_block(asking.network, asking.plan),
             archive=asking.archive,
             attempts=asking.attempts,
+            begun=None if errand is None else errand.first,
         )
 
-    def _note_news(self, asking: Asking, result: Raw) -> None:
-        """An answer from a block beyond the followed head: what was kept for the old head holds no longer."""
-        heads = self._heads(asking.network)
+    def _is_guarded(self, network: Network, method: str) -> bool:
+        rules = network.spec.integrity
+        return rules is not None and self._guard is not None and self._guard.covers(rules, method)
+
+    def _needed_block(self, network: Network, plan: Plan) -> int | None:
+        """The block that an upstream should have. Of a read by hash it is the announced head.
+
+        A node that has not come there, or is on another branch, would say that there is no such thing.
+        """
+        policy = plan.policy
+        if policy.number is None and policy.kind is Keeping.BY_HASH and network.spec.family == "evm":
+            return self._heads(network).latest_number
+        return policy.number
+
+    async def _read(self, asking: Asking) -> Raw:
+        """The answer of an upstream. Nothing is kept, and nobody told, before its news were taken note of."""
+        result = await self._upstream(asking, asking.params)
+        if asking.method in _NEWS:
+            self._note_news(asking.network, asking.method, result)
+        return result
+
+    def _note_news(self, network: Network, method: str, result: Raw) -> None:
+        """An answer from a block beyond the followed head: what was kept for the old head holds no longer.
+
+        If it is of another branch than the followed one, nothing that was kept is certain any more: whoever gets this
+        answer knows of the new branch, and must not be told of the blocks that it replaced.
+        """
+        heads = self._heads(network)
         known = heads.latest_number
         try:
             named = _block_decoder.decode(result)
             number = int((named.block_number or named.number or "0x0"), 16) if named is not None else 0
         except (msgspec.DecodeError, ValueError):
             return
-        if known is not None and number > known:
-            self._cache.forget_head(asking.network.name)
-            heads.nudge()
+        if named is None or known is None:
+            return
+        # A block asked for by its hash may be one of a branch that was left long ago, and says nothing of the present.
+        followed = None if method == _BLOCK_BY_HASH else heads.hash_at(number)
+        other_branch = followed is not None and followed != (named.block_hash or named.hash or followed).lower()
+        if number == known + 1 and named.parent_hash is not None:
+            other_branch = named.parent_hash.lower() != heads.latest_hash
+        if other_branch:
+            self._cache.forget(network.name)
+        elif number > known:
+            self._cache.forget_head(network.name)
+        else:
+            return
+        heads.nudge()
 
     def _remaining(self, asking: Asking) -> float:
         return max(0.001, asking.ends_at - self._clock.monotonic())

@@ -8,7 +8,6 @@ goes to the caller as it is.
 """
 
 import asyncio
-import re
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol, TypeAlias
@@ -16,7 +15,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 from msgspec import Raw
 
-from capstan.chain.errors import EveryUpstreamFailed, NodeError, is_log_range_error
+from capstan.chain.errors import EveryUpstreamFailed, NodeError, is_log_count_error, is_log_range_error
 from capstan.core.clock import Clock
 from capstan.core.jsonrpc import INVALID_PARAMS, ErrorObject
 from capstan.rpc.blocks import LogRange, range_advice_from_node
@@ -27,8 +26,6 @@ from capstan.rpc.cache.policy import LOG_CHUNK_BLOCKS
 # Asks a node; the argument is the params of eth_getLogs.
 AskNode: TypeAlias = Callable[[bytes], Awaitable[Raw]]
 
-# Too many logs rather than too many blocks: that says nothing about other filters.
-_TOO_MANY_LOGS = re.compile(r"results|response size|returned more than|logs matched|too many logs")
 _TIER_READS_AT_ONCE = 32
 
 
@@ -253,7 +250,7 @@ class _Run:
         """Narrower spans in place of one that the node refused. Raises `error` where that would be too many."""
         blocks = last - first + 1
         limit = (blocks + 1) // 2
-        if not _TOO_MANY_LOGS.search(error.message.lower()):
+        if not is_log_count_error(error):
             advised = range_advice_from_node(error, LogRange(first, last))["maxRange"]
             limit = advised if isinstance(advised, int) else limit
             self._reader.learn(self._network, limit)

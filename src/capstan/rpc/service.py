@@ -11,8 +11,11 @@ recorded in the usage ledger with the units it cost.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
+import structlog
+from msgspec import Raw
 
 from capstan.chain.errors import DeadlinePassed, EveryUpstreamFailed, NodeError, is_log_range_error
 from capstan.chain.filters import FILTER_METHODS
@@ -30,19 +33,23 @@ from capstan.rpc.blocks import (
     log_range,
     range_advice,
     range_advice_from_node,
+    state_block,
 )
 from capstan.rpc.cache.gateway import Plan
+from capstan.rpc.errands import Asker, Errand
 from capstan.rpc.forwarding import Answer, Asking, Forwarder
-from capstan.rpc.methods import STATE_READS, Kind, Method, look_up
+from capstan.rpc.methods import Kind, Method, look_up
 from capstan.rpc.models import Caller, Charge, Cost, Head, Refund, RpcReply, Usage
+from capstan.rpc.replies import NOTHING, Advice, explained, not_found, ok, too_large, with_request_id
+
+log = structlog.get_logger(__name__)
 
 _MEBIBYTE = 1024 * 1024
-_JSON_HEADERS = (("Content-Type", "application/json"),)
-# Nothing is returned for notifications. 204 says so, and carries no Content-Type, which clients take for "parse this".
-_NOTHING = RpcReply(204, b"", ())
-_MOST_ATTEMPTS_TOLD = 50
 # Reads whose answer is never in memory as one piece.
 _NOT_FROM_MEMORY = frozenset({"eth_getLogs", *FILTER_METHODS})
+# Bound once: in Python 3.11 to look up a member of an enum costs as much as a call.
+_READ: Final = Kind.READ
+_OUR_FAULT = "Something went wrong on our side."
 _RANGE_MESSAGE = "The range of blocks is too wide; ask for fewer blocks at a time."
 
 
@@ -63,6 +70,8 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
     items: tuple[Item, ...]
     is_batch: bool
     units: int
+    # Whether the call reads state that only archive nodes have. Of a batch this is found out for each item.
+    archive: bool = False
 
 
 class _Exchange(msgspec.Struct):
@@ -73,8 +82,9 @@ class _Exchange(msgspec.Struct):
     request_id: str
     started: float
     ends_at: float
-    # What was found out about the single call when it was looked for in memory.
+    # What was found out about the single call when it was looked for in memory, and what was begun for it.
     plan: Plan | None = None
+    errand: Errand | None = None
     # The calls to upstreams, when the caller wants to know.
     attempts: list[Attempt] | None = None
     # Where the answer of a single call came from.
@@ -115,8 +125,13 @@ class RpcService:
         except jsonrpc.Malformed as error:
             raise InvalidRequest(error.message) from None
         items = request.items
-        units = self._units(items[0], network) if len(items) == 1 else sum(self._units(i, network) for i in items)
-        return Prepared(items, request.is_batch, units)
+        if len(items) > 1:
+            return Prepared(items, request.is_batch, sum(self._units(item, network) for item in items))
+        item = items[0]
+        if isinstance(item, BadCall):
+            return Prepared(items, request.is_batch, 0)
+        archive = self._is_archive(item, network)
+        return Prepared(items, request.is_batch, self._cost(item.method, archive), archive)
 
     async def handle(
         self,
@@ -151,13 +166,56 @@ class RpcService:
         if prepared.is_batch or isinstance(call, BadCall) or call.id is None:
             return None
         method = look_up(network.spec, call.method)
-        if method.kind is not Kind.READ or not caller.has_scope(method.scope) or call.method in _NOT_FROM_MEMORY:
+        if method.kind is not _READ or not caller.has_scope(method.scope) or call.method in _NOT_FROM_MEMORY:
             return None
         found = self._forwarder.now(network, call.method, call.params)
         if not isinstance(found, bytes):
             return found
         self._record(caller, network, call.method, prepared.units, started, failed=False, cached=True)
         return jsonrpc.result_reply(call.id, found)
+
+    def begin(
+        self, caller: Caller, network: Network, prepared: Prepared, plan: Plan, started: float, asker: Asker
+    ) -> Errand | None:
+        """Send the call of a plan that `answer_now` gave to an upstream, without waiting. None: `answer` must be used.
+
+        The asker is told the reply, or to carry on with `answer` and the errand.
+        """
+        call = prepared.items[0]
+        assert isinstance(call, Call), "only calls have plans"
+        seconds = network.spec.deadline_seconds
+        errand = Errand(
+            caller,
+            network,
+            call,
+            plan,
+            prepared.units,
+            prepared.archive,
+            started,
+            started + seconds,
+            self._finish,
+            asker,
+        )
+        try:
+            return errand if self._forwarder.begin(errand, seconds) else None
+        except Exception:
+            # Others who ask the same must not wait for what was not sent.
+            self._forwarder.abandon(errand)
+            raise
+
+    def abandon(self, errand: Errand) -> None:
+        """Nobody waits for what was begun any more, and it was not carried on: it counts as a call that failed."""
+        self._forwarder.abandon(errand)
+        self._record(
+            errand.caller, errand.network, errand.call.method, errand.units, errand.began, failed=True, cached=False
+        )
+
+    def _finish(self, errand: Errand, result: Raw) -> bytes:
+        """The body of the reply with a result that came to an errand, and the record of what it used."""
+        self._forwarder.finish(errand, result)
+        call, units = errand.call, errand.units
+        self._record(errand.caller, errand.network, call.method, units, errand.began, failed=False, cached=False)
+        return jsonrpc.result_reply(call.id or jsonrpc.NULL, result)
 
     async def answer(
         self,
@@ -169,15 +227,18 @@ class RpcService:
         request_id: str,
         plan: Plan | None = None,
         explain: bool = False,
+        errand: Errand | None = None,
     ) -> RpcReply:
-        """The reply to a request that was read and charged for."""
-        now = self._clock.monotonic()
-        exchange = _Exchange(caller, network, request_id, now, now + network.spec.deadline_seconds, plan)
+        """The reply to a request that was read and charged for. `errand` is what was begun for it, if anything was."""
+        now = self._clock.monotonic() if errand is None else errand.began
+        exchange = _Exchange(caller, network, request_id, now, now + network.spec.deadline_seconds, plan, errand)
         exchange.attempts = [] if explain else None
         try:
             if prepared.is_batch:
-                return _explained(exchange, await self._handle_batch(exchange, prepared.items))
-            return _explained(exchange, await self._handle_single(exchange, prepared.items[0]))
+                reply = await self._handle_batch(exchange, prepared.items)
+            else:
+                reply = await self._handle_single(exchange, prepared.items[0])
+            return explained(reply, exchange.source, exchange.attempts)
         finally:
             if refund is not None and exchange.unearned_units:
                 await refund(exchange.unearned_units)
@@ -186,14 +247,14 @@ class RpcService:
         if isinstance(item, BadCall):
             if item.code == jsonrpc.INVALID_REQUEST:
                 raise InvalidRequest(item.message)
-            return _NOTHING if item.id is None else _ok(jsonrpc.error_reply(item.id, item.code, item.message))
+            return NOTHING if item.id is None else ok(jsonrpc.error_reply(item.id, item.code, item.message))
         try:
             reply = await self._answer(exchange, item)
         except EveryUpstreamFailed as error:
-            raise UpstreamError(_with_request_id(error.message, exchange)) from error
+            raise UpstreamError(with_request_id(error.message, exchange.request_id)) from error
         except DeadlinePassed as error:
-            raise UpstreamTimeout(_with_request_id(error.message, exchange)) from error
-        return _NOTHING if reply is None else _ok(reply)
+            raise UpstreamTimeout(with_request_id(error.message, exchange.request_id)) from error
+        return NOTHING if reply is None else ok(reply)
 
     async def _handle_batch(self, exchange: _Exchange, items: Sequence[Item]) -> RpcReply:
         """All items at once, within the bound, answered in the order asked."""
@@ -205,7 +266,7 @@ class RpcService:
             nonlocal answered_bytes
             async with places:
                 if answered_bytes > self._limits.max_batch_reply_bytes:
-                    replies[position] = _reply_too_large(item)
+                    replies[position] = too_large(item)
                     return
                 reply = await self._answer_item(exchange, item)
             replies[position] = reply
@@ -215,7 +276,7 @@ class RpcService:
             for position, item in enumerate(items):
                 tasks.create_task(answer(position, item))
         present = [reply for reply in replies if reply is not None]
-        return _ok(jsonrpc.batch_reply(present)) if present else _NOTHING
+        return ok(jsonrpc.batch_reply(present)) if present else NOTHING
 
     async def _answer_item(self, exchange: _Exchange, item: Item) -> bytes | None:
         """The reply to one item of a batch, in which every failure is an error of the item."""
@@ -226,9 +287,12 @@ class RpcService:
         except Forbidden as error:
             code, message = jsonrpc.SCOPE_REFUSED, error.message
         except EveryUpstreamFailed as error:
-            code, message = jsonrpc.INTERNAL_ERROR, _with_request_id(error.message, exchange)
+            code, message = jsonrpc.INTERNAL_ERROR, with_request_id(error.message, exchange.request_id)
         except DeadlinePassed as error:
-            code, message = jsonrpc.DEADLINE_PASSED, _with_request_id(error.message, exchange)
+            code, message = jsonrpc.DEADLINE_PASSED, with_request_id(error.message, exchange.request_id)
+        except Exception:
+            log.exception("rpc.item_failed", request_id=exchange.request_id, method=quoted(item.method))
+            code, message = jsonrpc.INTERNAL_ERROR, with_request_id(_OUR_FAULT, exchange.request_id)
         return None if item.id is None else jsonrpc.error_reply(item.id, code, message)
 
     async def _answer(self, exchange: _Exchange, call: Call) -> bytes | None:
@@ -237,11 +301,12 @@ class RpcService:
         method = look_up(spec, call.method)
         call_id = jsonrpc.NULL if call.id is None else call.id
         if method.kind in (Kind.UNKNOWN, Kind.BLOCKED):
-            reply = _not_found(call_id, f"the method {quoted(call.method)} does not exist/is not available")
+            reply = not_found(call_id, f"the method {quoted(call.method)} does not exist/is not available")
         elif not exchange.caller.has_scope(method.scope):
             raise Forbidden(f"The API key lacks the scope {method.scope}, which {quoted(call.method)} needs.")
         elif method.kind is Kind.SUBSCRIPTION:
-            reply = _not_found(call_id, "notifications not supported over HTTP; the WebSocket feed is not built yet")
+            message = f"notifications not supported over HTTP; subscribe on the WebSocket at /v1/ws/{spec.name}"
+            reply = not_found(call_id, message)
         elif method.kind is Kind.DISABLED:
             message = f"the method {quoted(call.method)} is not enabled on {spec.name}"
             reply = jsonrpc.error_reply(call_id, jsonrpc.METHOD_NOT_ENABLED, message)
@@ -256,18 +321,19 @@ class RpcService:
 
     async def _forward(self, exchange: _Exchange, call: Call, call_id: bytes, method: Method) -> bytes:
         """The reply of the chain to one call, and the record of what it used."""
-        began = self._clock.monotonic()
+        began = self._clock.monotonic() if exchange.errand is None else exchange.errand.began
         units = self._units(call, exchange.network)
         failed, source = True, "miss"
         try:
             answer = await self._ask(exchange, call, method)
             failed, source = False, answer.source
             return jsonrpc.result_reply(call_id, answer.result)
-        except _Advice as advice:
+        except Advice as advice:
             return jsonrpc.error_reply(call_id, jsonrpc.INVALID_PARAMS, _RANGE_MESSAGE, advice.data)
         except NodeError as error:
             return jsonrpc.node_error_reply(call_id, error.raw)
-        except (EveryUpstreamFailed, DeadlinePassed):
+        except Exception:
+            # No upstream, no time, or a mistake of ours.
             exchange.unearned_units += units
             units = 0
             raise
@@ -280,7 +346,7 @@ class RpcService:
         asked = self._log_range(exchange.network, call)
         max_range = exchange.network.spec.max_log_range
         if asked is not None and max_range is not None and asked.blocks > max_range:
-            raise _Advice(range_advice(asked, max_range))
+            raise Advice(range_advice(asked, max_range))
         asking = Asking(
             network=exchange.network,
             owner=exchange.caller.account_id,
@@ -291,12 +357,13 @@ class RpcService:
             archive=self._is_archive(call, exchange.network),
             plan=exchange.plan,
             attempts=exchange.attempts,
+            errand=exchange.errand,
         )
         try:
             return await self._forwarder.ask(asking)
         except NodeError as error:
             if call.method == "eth_getLogs" and is_log_range_error(error):
-                raise _Advice(range_advice_from_node(error, asked)) from error
+                raise Advice(range_advice_from_node(error, asked)) from error
             raise
 
     def _record(
@@ -316,7 +383,7 @@ class RpcService:
     def _is_archive(self, call: Call, network: Network) -> bool:
         """Whether a call reads state that only archive nodes have."""
         # The head is asked for only where it matters.
-        return call.method in STATE_READS and is_archive_read(
+        return state_block(call.method, call.params) is not None and is_archive_read(
             call.method, call.params, self._head(network), self._archive_depth()
         )
 
@@ -328,39 +395,3 @@ class RpcService:
         if isinstance(item, BadCall):
             return 0
         return self._cost(item.method, self._is_archive(item, network))
-
-
-class _Advice(Exception):
-    """A range of logs that is too wide; `data` says what to ask instead."""
-
-    def __init__(self, data: object) -> None:
-        super().__init__("range too wide")
-        self.data = data
-
-
-def _explained(exchange: _Exchange, reply: RpcReply) -> RpcReply:
-    """The reply with where its answer came from, and, if asked for, what was tried."""
-    headers = list(reply.headers)
-    if exchange.source:
-        headers.append(("X-Cache", exchange.source))
-    if exchange.attempts is not None:
-        told = msgspec.json.encode(exchange.attempts[:_MOST_ATTEMPTS_TOLD]).decode()
-        headers.append(("X-Explain", told))
-    return RpcReply(reply.status, reply.body, tuple(headers))
-
-
-def _ok(body: bytes) -> RpcReply:
-    return RpcReply(200, body, _JSON_HEADERS)
-
-
-def _not_found(call_id: bytes, message: str) -> bytes:
-    return jsonrpc.error_reply(call_id, jsonrpc.METHOD_NOT_FOUND, message)
-
-
-def _reply_too_large(item: Item) -> bytes | None:
-    message = "The answers of this batch are too large together; send the call again on its own."
-    return None if item.id is None else jsonrpc.error_reply(item.id, jsonrpc.INTERNAL_ERROR, message)
-
-
-def _with_request_id(message: str, exchange: _Exchange) -> str:
-    return f"{message} Request id: {exchange.request_id}." if exchange.request_id else message

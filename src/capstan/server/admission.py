@@ -15,18 +15,13 @@ from litestar.handlers.base import BaseRouteHandler
 
 from capstan.access.directory import KeyDirectory
 from capstan.access.models import Caller, Scope
-from capstan.core.errors import ApiError, Forbidden, NotFound, RateLimited, Unavailable
+from capstan.core.errors import ApiError, Forbidden, NotFound, Unavailable
 from capstan.core.redact import quoted
 from capstan.limits.models import Decision, Limits, RateLimiter
+from capstan.limits.refusals import rate_limited
 from capstan.server.context import RequestContext, context_of
 from capstan.server.identity import Headers, invalid_key, missing_key, presented_key
 from capstan.storage.errors import StorageError
-
-_REASONS = {
-    "requests_per_second": "{limit} requests per second",
-    "units_per_second": "{limit} compute units per second",
-    "requests_per_day": "{limit} requests per day (UTC)",
-}
 
 
 class Admission:
@@ -182,15 +177,3 @@ def anonymous_subject(client: str) -> str:
         except ValueError:
             return "addr:unknown"
     return f"addr:{client}"
-
-
-def rate_limited(decision: Decision, limits: Limits, requests: int, units: int) -> RateLimited:
-    """The error for a refused request: which limit, and what to do."""
-    limit = getattr(limits, decision.reason)
-    what = _REASONS[decision.reason].format(limit=limit)
-    if decision.fits_never:
-        cost = f"{requests} requests and {units} compute units"
-        message = f"this call costs {cost}, more than the limit of {what} can ever admit; split it"
-    else:
-        message = f"the limit of {what} is reached; wait {decision.retry_after} s and try again"
-    return RateLimited(message, retry_after=decision.retry_after)

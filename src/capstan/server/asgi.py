@@ -20,7 +20,10 @@ from capstan.server.admission import Admission, RequestMeter, guard
 from capstan.server.context import context_of
 from capstan.server.rendering import handle_exception
 
-_EXPOSED = ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-Request-Id", "Retry-After"]
+_EXPOSED = [
+    *("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-Request-Id", "Retry-After"),
+    *("X-Index-Block", "X-Index-Complete", "ETag", "Link"),
+]
 
 
 def build_application(
@@ -62,7 +65,7 @@ def _cors(origins: Sequence[str]) -> CORSConfig | None:
         return None
     return CORSConfig(
         allow_origins=list(origins),
-        allow_headers=["Authorization", "Content-Type", "X-API-Key", "X-Request-Id", "X-Explain"],
+        allow_headers=["Authorization", "Content-Type", "If-None-Match", "X-API-Key", "X-Request-Id", "X-Explain"],
         allow_methods=["GET", "POST", "PATCH", "DELETE", "OPTIONS"],
         expose_headers=_EXPOSED,
         max_age=600,

@@ -1,41 +1,41 @@
 """The short way of a JSON-RPC request: from the parsed HTTP request to the bytes of the response, without ASGI.
 
-The protocol hands over `POST /v1/rpc/…` here. What can be answered from memory, for a key, a network and limits that
-are all at hand, is answered at once; everything else becomes a coroutine that the protocol runs as a task. Both ways
-use the same admission, the same service and the same error rendering as the ordinary server, and give the same
-answers.
+The protocol hands over `POST /v1/rpc/…` here. For a key, a network and limits that are all at hand, what is in memory
+is answered at once, and a single read that is not is sent to an upstream at once; everything else becomes a coroutine
+that the protocol runs as a task. All ways use the same admission, the same service and the same error rendering as the
+ordinary server, and give the same answers.
 """
 
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
-from urllib.parse import unquote
 
 from capstan.access.directory import KeyDirectory
 from capstan.access.models import Caller
 from capstan.chain.registry import Network
 from capstan.core.clock import Clock
-from capstan.core.errors import ApiError, NotFound, render
+from capstan.core.errors import ApiError, InternalError, NotFound, render
 from capstan.core.ids import RequestIds
 from capstan.core.redact import quoted
 from capstan.limits.models import Decision, Limits, RateLimiter
+from capstan.limits.refusals import rate_limited
 from capstan.rpc.cache.gateway import Plan
+from capstan.rpc.errands import Errand
 from capstan.rpc.models import RpcReply
 from capstan.rpc.service import Prepared, RpcService
 from capstan.server.accesslog import AccessLine, AccessLog
-from capstan.server.admission import Admission, RequestMeter, rate_limited
+from capstan.server.admission import Admission, RequestMeter
 from capstan.server.context import RequestContext
+from capstan.server.heads import Headers, HeadMemo, RequestHead
 from capstan.server.identity import ClientAddress, request_id_of
 from capstan.server.rendering import to_api_error
 from capstan.server.responses import ResponseEncoder
+from capstan.server.sent import Sent
 from capstan.server.telemetry import Telemetry
 
-Headers = list[tuple[bytes, bytes]]
 FindNetwork = Callable[[Caller, str, str], Network]
 
 PREFIX = b"/v1/rpc/"
 _ROUTE = "/v1/rpc/{chain}/{network}"
-# Headers that change how a request is treated; with one of them it takes the longer of the two ways.
-_SPECIAL = frozenset({b"authorization", b"x-request-id", b"x-forwarded-for", b"x-explain"})
 _MOST_TARGETS = 10_000
 _LONGEST_TARGET = 128
 # v1, rpc, chain, network.
@@ -67,6 +67,7 @@ class FastPath:
         self._service = service
         self._encoder = encoder
         self._clock = clock
+        self._monotonic = clock.monotonic
         self._find_network = find_network
         self._limits_of = limits_of
         self._addresses = addresses
@@ -76,110 +77,167 @@ class FastPath:
         self._ok_series = telemetry.series("POST", _ROUTE, 200)
         # Networks by the target of the request and the key's mode, so that paths are not taken apart again.
         self._targets: dict[tuple[bytes, str], Network] = {}
+        # What the parser made of heads, for the protocol.
+        self.heads = HeadMemo()
 
     def forget_networks(self) -> None:
         """Call after the networks were replaced."""
         self._targets.clear()
+        self.heads.clear()
 
     def answer(
-        self, target: bytes, headers: Headers, body: bytes, client: str, keep_alive: bool
-    ) -> bytes | Coroutine[Any, Any, bytes]:
-        """The whole response, or a coroutine that gives it."""
-        started = self._clock.monotonic()
-        caller = self._known_caller(headers)
-        network = self._targets.get((target, caller.mode)) if caller is not None else None
-        if caller is None or network is None:
-            return self._answer_slowly(target, headers, body, client, keep_alive, started)
+        self, head: RequestHead, body: bytes, client: str, keep_alive: bool
+    ) -> bytes | Sent | Coroutine[Any, Any, bytes]:
+        """The whole response, or what will give it."""
+        started = self._monotonic()
         try:
+            digest = head.digest
+            caller = None if digest is None else self._directory.find_known(digest, started)
+            if caller is None or caller.suspended:
+                return self._answer_slowly(head, body, client, keep_alive, started)
+            network = self._targets.get((head.target, caller.mode))
+            if network is None:
+                return self._answer_slowly(head, body, client, keep_alive, started)
             prepared = self._service.prepare(network, body)
-        except ApiError:
-            return self._answer_slowly(target, headers, body, client, keep_alive, started)
-        limits = self._limits_of(caller)
-        requests = len(prepared.items)
-        decision = self._limiter.take_now(caller.account_id, limits, requests=requests, units=prepared.units)
+            limits = self._limits_of(caller)
+            requests = len(prepared.items)
+            decision = self._limiter.take_now(caller.account_id, limits, requests=requests, units=prepared.units)
+        except Exception:
+            # Nothing was charged yet. The longer way meets the same, a mistake of ours too, and answers it.
+            return self._answer_slowly(head, body, client, keep_alive, started)
         if decision is None:
-            return self._answer_slowly(target, headers, body, client, keep_alive, started)
-        found = self._service.answer_now(caller, network, prepared, started) if decision.allowed else None
-        if isinstance(found, bytes):
-            return self._answered(found, decision, caller, target, client, keep_alive, started, prepared.units)
-        context = RequestContext(
+            return self._answer_slowly(head, body, client, keep_alive, started)
+        if not decision.allowed:
+            context = self._context(head, client, caller, decision, started, units=0)
+            return self._error(context, rate_limited(decision, limits, requests, prepared.units), keep_alive)
+        units = prepared.units
+        try:
+            found = self._service.answer_now(caller, network, prepared, started)
+            if isinstance(found, bytes):
+                return self._answered(found, b"hit", decision, caller, head, client, keep_alive, started, units)
+            if found is not None:
+                sent = Sent(head, client, caller, decision, prepared, started, keep_alive, self)
+                sent.errand = self._service.begin(caller, network, prepared, found, started, sent)
+                if sent.errand is not None:
+                    return sent
+        except Exception as error:
+            # Past here it would end the connection.
+            return self._fault(self._context(head, client, caller, decision, started, units=units), error, keep_alive)
+        context = self._context(head, client, caller, decision, started, units=units)
+        return self._finish(context, network, prepared, found, keep_alive)
+
+    def _context(
+        self, head: RequestHead, client: str, caller: Caller, decision: Decision, started: float, *, units: int
+    ) -> RequestContext:
+        return RequestContext(
             request_id=self._request_ids.next(),
             client=client,
             method="POST",
-            path=_path(target),
+            path=head.path,
             started=started,
             caller=caller,
             decision=decision,
-            units=prepared.units if decision.allowed else 0,
+            units=units,
         )
-        if not decision.allowed:
-            return self._error(context, rate_limited(decision, limits, requests, prepared.units), keep_alive)
-        return self._finish(context, network, prepared, found, keep_alive)
 
     def _answered(
         self,
         reply: bytes,
+        source: bytes,
         decision: Decision,
         caller: Caller,
-        target: bytes,
+        head: RequestHead,
         client: str,
         keep_alive: bool,
         started: float,
         units: int,
     ) -> bytes:
-        """The response to a call that was answered from memory."""
+        """The response to a call that was answered from memory, or at once by an upstream."""
         request_id = self._request_ids.next_bytes()
-        seconds = self._clock.monotonic() - started
+        seconds = self._monotonic() - started
         self._ok_series.add(seconds)
         if self._access_log.enabled:
-            self._log(request_id.decode(), 200, len(reply), units, client, caller, _path(target), seconds)
-        return self._encoder.encode_json(reply, decision, request_id, keep_alive)
+            self._log(request_id.decode(), 200, len(reply), units, client, caller, head.path, seconds)
+        return self._encoder.encode_json(reply, source, decision, request_id, keep_alive)
 
-    def _known_caller(self, headers: Headers) -> Caller | None:
-        """The caller, when the request carries nothing but a key that is in memory and in order."""
-        key: bytes | None = None
-        for name, value in headers:
-            if name == b"x-api-key":
-                if key is not None:
-                    return None
-                key = value
-            elif name in _SPECIAL:
-                return None
-        if key is None:
-            return None
-        caller = self._directory.find_now(key)
-        return None if caller is None or caller.suspended else caller
+    def respond(self, sent: Sent, reply: bytes) -> bytes:
+        """The response to a call that was sent and that its first upstream answered."""
+        return self._answered(
+            reply,
+            b"miss",
+            sent.decision,
+            sent.caller,
+            sent.head,
+            sent.client,
+            sent.keep_alive,
+            sent.started,
+            sent.prepared.units,
+        )
+
+    def regret(self, sent: Sent) -> bytes:
+        """The response to a call that was sent and whose reply was lost through a mistake of ours, which was logged."""
+        context = self._context_of(sent)
+        message = f"something went wrong on our side; the request id is {context.request_id}"
+        return self._error(context, InternalError(message), sent.keep_alive)
+
+    def _context_of(self, sent: Sent) -> RequestContext:
+        units = sent.prepared.units
+        return self._context(sent.head, sent.client, sent.caller, sent.decision, sent.started, units=units)
+
+    async def carry_on(self, sent: Sent) -> bytes:
+        """Answer a call that was sent and that its first upstream did not answer plainly."""
+        errand = sent.take_errand()
+        assert errand is not None, "carried on once"
+        context = self._context_of(sent)
+        return await self._finish(context, errand.network, sent.prepared, errand.plan, sent.keep_alive, errand)
+
+    def abandon(self, errand: Errand) -> None:
+        """Nobody wants the reply to what was sent any more."""
+        self._service.abandon(errand)
 
     async def _finish(
-        self, context: RequestContext, network: Network, prepared: Prepared, plan: Plan | None, keep_alive: bool
+        self,
+        context: RequestContext,
+        network: Network,
+        prepared: Prepared,
+        plan: Plan | None,
+        keep_alive: bool,
+        errand: Errand | None = None,
     ) -> bytes:
         """Answer a request that was admitted and charged for, asking upstreams."""
         assert context.caller is not None
         meter = RequestMeter(self._admission, context)
         try:
             reply = await self._service.answer(
-                context.caller, network, prepared, refund=meter.refund, request_id=context.request_id, plan=plan
+                context.caller,
+                network,
+                prepared,
+                refund=meter.refund,
+                request_id=context.request_id,
+                plan=plan,
+                errand=errand,
             )
         except Exception as error:
             return self._fault(context, error, keep_alive)
         return self._success(context, reply, keep_alive)
 
     async def _answer_slowly(
-        self, target: bytes, headers: Headers, body: bytes, client: str, keep_alive: bool, started: float
+        self, head: RequestHead, body: bytes, client: str, keep_alive: bool, started: float
     ) -> bytes:
         """Do everything step by step, waiting where needed."""
+        headers = head.headers
         context = RequestContext(
             request_id=request_id_of(headers) or self._request_ids.next(),
             client=self._addresses.of(client, headers),
             method="POST",
-            path=_path(target),
+            path=head.path,
             started=started,
         )
         meter = RequestMeter(self._admission, context)
         try:
             caller = await self._admission.identify(context, headers)
             network = self._find_network(caller, *_names(context.path))
-            self._remember(target, caller, network)
+            self._remember(head.target, caller, network)
             reply = await self._service.handle(
                 caller,
                 network,
@@ -193,16 +251,16 @@ class FastPath:
             return await self._refused(context, headers, error, keep_alive)
         return self._success(context, reply, keep_alive)
 
-    async def refuse(self, target: bytes, headers: Headers, client: str, error: ApiError) -> bytes:
+    async def refuse(self, head: RequestHead, client: str, error: ApiError) -> bytes:
         """The response to a request that the protocol refuses, counted against its key or address; then it closes."""
         context = RequestContext(
-            request_id=request_id_of(headers) or self._request_ids.next(),
-            client=self._addresses.of(client, headers),
+            request_id=request_id_of(head.headers) or self._request_ids.next(),
+            client=self._addresses.of(client, head.headers),
             method="POST",
-            path=_path(target),
+            path=head.path,
             started=self._clock.monotonic(),
         )
-        return await self._refused(context, headers, error, keep_alive=False)
+        return await self._refused(context, head.headers, error, keep_alive=False)
 
     def note_refusal(self, status: int, size: int, client: str, request_id: str) -> None:
         """Record an answer that the protocol gave before there was a request to speak of."""
@@ -294,11 +352,6 @@ class FastPath:
 def _decision(context: RequestContext) -> Decision:
     assert context.decision is not None, "every request is counted before it is answered"
     return context.decision
-
-
-def _path(target: bytes) -> str:
-    """The path of a request target, without the query, as ASGI would give it."""
-    return unquote(target.partition(b"?")[0].decode("latin-1"))
 
 
 def _names(path: str) -> tuple[str, str]:

@@ -49,7 +49,7 @@ async def serve_until_stopped(
     config = uvicorn.Config(
         app,
         http=protocol,
-        ws="none",
+        ws=protocol.surroundings.sockets,
         lifespan="off",
         log_config=None,
         access_log=False,

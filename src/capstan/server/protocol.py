@@ -3,7 +3,8 @@
 `listener.py` passes the class made by `protocol_class` to uvicorn, which makes one instance for each connection.
 Calls to `/v1/rpc/` are taken here before any ASGI object exists and given to the fast path; everything else goes to
 `super()`. The protocol bounds the time and size of request heads, the time between two pieces of a body and the
-number of connections, and answers what is not HTTP with the error body of the API.
+number of connections, and answers what is not HTTP with the error body of the API. Clients that do not
+read their answers are the business of `pacing.py`.
 
 Time is kept as a deadline on each connection that one sweep a second looks at: a timer for each request would cost as
 much as parsing it.
@@ -16,7 +17,7 @@ from typing import Any
 
 import msgspec
 import structlog
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from capstan.core.errors import (
     ApiError,
@@ -30,11 +31,17 @@ from capstan.core.errors import (
 from capstan.core.ids import RequestIds
 from capstan.limits.models import Decision
 from capstan.server.fastpath import PREFIX, FastPath
+from capstan.server.handshake import PREFIX as SOCKET_PREFIX
+from capstan.server.heads import END, RequestHead
+from capstan.server.pacing import PacedProtocol
 from capstan.server.responses import ResponseEncoder
+from capstan.server.sent import Sent, Underway
+from capstan.server.websocket import WebSocketConnection
 
 log = structlog.get_logger(__name__)
 
 _SWEEP_SECONDS = 1.0
+_SWEPT_AT_ONCE = 256
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,25 +62,15 @@ class Surroundings(msgspec.Struct, kw_only=True):
     fast_path: FastPath
     encoder: ResponseEncoder
     request_ids: RequestIds
+    # The class of what a connection becomes when it is upgraded.
+    sockets: type[WebSocketConnection]
     # The state of the limits for a client address, for answers given before a request could be read.
     decide: Callable[[str], Decision]
     # With CORS configured, requests that carry an origin go the ordinary way, which knows the CORS headers.
     cors: bool = False
 
 
-class _Underway:
-    """Stands in for uvicorn's cycle while the fast path waits for an answer, so that pipelined requests queue up."""
-
-    response_started = False
-    response_complete = False
-    disconnected = False
-    keep_alive = True
-
-    def __init__(self) -> None:
-        self.message_event = asyncio.Event()
-
-
-class CapstanProtocol(HttpToolsProtocol):
+class CapstanProtocol(PacedProtocol):
     """One client connection."""
 
     surroundings: Surroundings
@@ -84,8 +81,12 @@ class CapstanProtocol(HttpToolsProtocol):
         self._in_head = True
         self._head_bytes = 0
         self._in_body = False
-        # When the client must have gone on, by the clock of the loop; and the body of a fast request.
-        self.deadline = math.inf
+        # Whether the next byte is the first of a message, as far as that is beyond doubt; and, while the parser reads a
+        # message from its first byte on, the piece of data that began with it.
+        self._at_start = True
+        self._piece: bytes | None = None
+        self._heads = self.surroundings.fast_path.heads.get
+        # The body of a fast request.
         self._fast_body: list[bytes] | None = None
         self._fast_size = 0
         # What comes after this request is not listened to: the connection ends with its answer.
@@ -103,6 +104,16 @@ class CapstanProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf or self.transport.is_closing():
             return
+        if self._at_start:
+            end = data.find(END) + len(END)
+            known = self._heads(data[:end])
+            # A whole request. While one before it waits for its answer, it is for uvicorn's pipeline.
+            if known is not None and len(data) - end == known.body_bytes and self._is_free():
+                # Line breaks between two messages mean nothing.
+                self._head_bytes = 0
+                self._answer(known.head, data[end:], True)
+                return
+        self._piece = data if self._at_start else None
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
@@ -117,6 +128,7 @@ class CapstanProtocol(HttpToolsProtocol):
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
+        self._at_start = False
         self.deadline = self.loop.time() + self.surroundings.limits.header_timeout_seconds
 
     def on_headers_complete(self) -> None:
@@ -167,8 +179,19 @@ class CapstanProtocol(HttpToolsProtocol):
             super().on_message_complete()
             return
         pieces, self._fast_body = self._fast_body, None
-        if not self.transport.is_closing():
-            self._answer(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        if self.transport.is_closing():
+            return
+        self._unset_keepalive_if_required()
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        head = RequestHead(self.url, self.headers)
+        keep_alive = self.parser.should_keep_alive() and self.parser.get_http_version() == "1.1"
+        if keep_alive:
+            # The parser is where it was before the first message. Not so after one that ends the connection.
+            self._at_start = True
+            if self._piece is not None:
+                self.surroundings.fast_path.heads.learn(self._piece, head, body)
+        self._piece = None
+        self._answer(head, body, keep_alive and not self._close_after_answer)
 
     def shutdown(self) -> None:
         """Uvicorn calls this when the server stops: a request that is being sent is still answered."""
@@ -177,9 +200,21 @@ class CapstanProtocol(HttpToolsProtocol):
             return
         super().shutdown()
 
+    def _should_upgrade(self) -> bool:
+        """Uvicorn asks this for requests with an upgrade. Other paths are answered as if they had none."""
+        cycle: RequestResponseCycle | None = self.cycle
+        if not self.url.startswith(SOCKET_PREFIX) or self.parser.get_method() != b"GET":
+            return False
+        # A request before this one that still waits for its answer would lose its connection.
+        return (cycle is None or cycle.response_complete) and super()._should_upgrade()
+
     def handle_websocket_upgrade(self) -> None:
+        """Give the connection to the WebSocket protocol, without writing the request anew as uvicorn would."""
         self.deadline = math.inf
-        super().handle_websocket_upgrade()
+        self.connections.discard(self)
+        socket = self.surroundings.sockets(self.config, self.server_state, self.app_state)
+        self.transport.set_protocol(socket)
+        socket.begin(self.transport, self.url, self.headers, self.client[0] if self.client else "unknown")
 
     def send_400_response(self, msg: str) -> None:
         """Uvicorn calls this for bytes that are not HTTP."""
@@ -187,7 +222,10 @@ class CapstanProtocol(HttpToolsProtocol):
 
     def check_deadline(self, now: float) -> None:
         """Called by the sweep: let a client go that is too slow."""
-        if now < self.deadline or self.transport.is_closing():
+        if self.flow.write_paused or self.transport.is_closing():
+            self.check_progress(now, self.surroundings.limits.body_timeout_seconds)
+            return
+        if now < self.deadline:
             return
         if self.flow.read_paused:
             # We asked the client to wait because the body is not consumed yet; that is not its fault.
@@ -205,58 +243,72 @@ class CapstanProtocol(HttpToolsProtocol):
         """Whether the request goes the short way: a POST to the gateway, with nothing unusual, and none before it."""
         if not self.url.startswith(PREFIX) or self.parser.get_method() != b"POST" or self.expect_100_continue:
             return False
-        cycle: RequestResponseCycle | None = self.cycle
-        if (cycle is not None and not cycle.response_complete) or self.parser.should_upgrade():
+        if not self._is_free() or self.parser.should_upgrade():
             return False
         return not (self.surroundings.cors and any(name == b"origin" for name, _ in self.headers))
 
-    def _answer(self, body: bytes) -> None:
-        self._unset_keepalive_if_required()
-        keep_alive = self.parser.should_keep_alive() and not self._close_after_answer
-        if keep_alive and self.parser.get_http_version() == "1.0":
-            keep_alive = False
+    def _is_free(self) -> bool:
+        """Whether no request before the next one still waits for its answer, and the client reads its answers."""
+        # uvicorn declares `cycle` as always there; before the first request it is None.
+        cycle: RequestResponseCycle | None = self.cycle
+        return (cycle is None or cycle.response_complete) and not self.flow.write_paused
+
+    def _answer(self, head: RequestHead, body: bytes, keep_alive: bool) -> None:
         client = self.client[0] if self.client else "unknown"
-        outcome = self.surroundings.fast_path.answer(self.url, self.headers, body, client, keep_alive)
+        outcome = self.surroundings.fast_path.answer(head, body, client, keep_alive)
         if isinstance(outcome, bytes):
             self.transport.write(outcome)
             if not keep_alive:
                 self.transport.close()
             self.deadline = self.loop.time() + self.surroundings.limits.keep_alive_seconds
-            return
-        self._wait_for(outcome, keep_alive)
+        elif isinstance(outcome, Sent):
+            self.deadline = math.inf
+            outcome.connection = self
+            self.cycle = outcome  # type: ignore[assignment] # has what uvicorn looks at; see the class
+            self.tasks.add(outcome)  # type: ignore[arg-type] # likewise
+        else:
+            self._wait_for(outcome, keep_alive)
 
     def _wait_for(self, outcome: Coroutine[Any, Any, bytes], keep_alive: bool) -> None:
         """Write an answer that is not there yet, as soon as it is."""
         self.deadline = math.inf
-        underway = _Underway()
-        underway.keep_alive = keep_alive
+        underway = Underway(keep_alive)
         self.cycle = underway  # type: ignore[assignment] # has what uvicorn looks at; see the class
         task = self.loop.create_task(self._answer_later(outcome, underway))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
 
-    async def _answer_later(self, outcome: Coroutine[Any, Any, bytes], underway: _Underway) -> None:
+    async def _answer_later(self, outcome: Coroutine[Any, Any, bytes], underway: Underway) -> None:
         try:
             response = await outcome
         except Exception:
             # The fast path answers its own faults; whatever gets past it must not leave the client waiting.
             log.exception("fast_path_failed")
-            underway.response_complete = True
-            self.transport.close()
+            self.answered_later(underway, None)
             return
+        self.answered_later(underway, response)
+
+    def answered_later(self, underway: Underway | Sent, response: bytes | None) -> None:
+        """The answer to a request that had to wait is there; without one the connection is closed."""
         underway.response_complete = True
+        if isinstance(underway, Sent):
+            self.tasks.discard(underway)
         if underway.disconnected or self.transport.is_closing():
             return
-        self.transport.write(response)
-        if not underway.keep_alive:
+        if response is not None:
+            self.transport.write(response)
+        if response is None or not underway.keep_alive:
             self.transport.close()
-            return
-        # Starts what was pipelined meanwhile, or waits for the next request.
-        self.on_response_complete()
+        elif self.pipeline or self.flow.read_paused:
+            # Starts what was pipelined meanwhile.
+            self.on_response_complete()
+        else:
+            # The sweep looks after the wait for the next request: a timer for each would cost more.
+            self.deadline = self.loop.time() + self.surroundings.limits.keep_alive_seconds
 
     def _fast_path_refusal(self, error: ApiError) -> Coroutine[Any, Any, bytes]:
         client = self.client[0] if self.client else "unknown"
-        return self.surroundings.fast_path.refuse(self.url, self.headers, client, error)
+        return self.surroundings.fast_path.refuse(RequestHead(self.url, self.headers), client, error)
 
     def _refuse(self, error: ApiError) -> None:
         """Answer outside of ASGI and close. A request before this one that still waits for its answer gets that."""
@@ -289,12 +341,18 @@ def protocol_class(surroundings: Surroundings) -> type[CapstanProtocol]:
     return type("BoundProtocol", (CapstanProtocol,), {"surroundings": surroundings})
 
 
+_SWEPT = (CapstanProtocol, WebSocketConnection)
+
+
 async def sweep(connections: set[Any]) -> None:
     """Look after the deadlines of all connections until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(_SWEEP_SECONDS)
         now = loop.time()
-        for connection in tuple(connections):
-            if isinstance(connection, CapstanProtocol):
+        for place, connection in enumerate(tuple(connections), start=1):
+            if isinstance(connection, _SWEPT):
                 connection.check_deadline(now)
+            if place % _SWEPT_AT_ONCE == 0:
+                # Thousands of idle connections must not hold up those that are at work.
+                await asyncio.sleep(0)

@@ -15,8 +15,13 @@ _COMMON = (
 )
 _OPEN_END = b"\r\n"
 _CLOSE_END = b"connection: close\r\n\r\n"
+# RFC 6455, section 4.2.2, with the headers of every answer. It has no body and no length.
+_SWITCH = (
+    b"HTTP/1.1 101 Switching Protocols\r\n%bupgrade: websocket\r\nconnection: Upgrade\r\nsec-websocket-accept: %b\r\n"
+    b"x-ratelimit-limit: %d\r\nx-ratelimit-remaining: %d\r\nx-ratelimit-reset: %d\r\nx-request-id: %b\r\n\r\n"
+)
 # One pattern for the most common answer of all.
-_JSON_200 = b"HTTP/1.1 200 OK\r\n%bcontent-type: application/json\r\nx-cache: hit\r\n" + _COMMON + b"%b%b"
+_JSON_200 = b"HTTP/1.1 200 OK\r\n%bcontent-type: application/json\r\nx-cache: %b\r\n" + _COMMON + b"%b%b"
 
 
 class ResponseEncoder:
@@ -52,10 +57,11 @@ class ResponseEncoder:
         end = _OPEN_END if keep_alive else _CLOSE_END
         return b"".join((_STATUS_LINES[status], self._encoded_defaults(), own, common, end, body))
 
-    def encode_json(self, body: bytes, decision: Decision, request_id: bytes, keep_alive: bool) -> bytes:
-        """A 200 response with JSON that was answered from memory."""
+    def encode_json(self, body: bytes, source: bytes, decision: Decision, request_id: bytes, keep_alive: bool) -> bytes:
+        """A 200 response with JSON; `source` says where it came from."""
         return _JSON_200 % (
             self._encoded_defaults(),
+            source,
             len(body),
             decision.limit,
             decision.remaining,
@@ -64,6 +70,11 @@ class ResponseEncoder:
             _OPEN_END if keep_alive else _CLOSE_END,
             body,
         )
+
+    def encode_switch(self, accept: bytes, decision: Decision, request_id: str) -> bytes:
+        """The answer to a WebSocket handshake that is accepted."""
+        figures = (decision.limit, decision.remaining, decision.reset)
+        return _SWITCH % (self._encoded_defaults(), accept, *figures, request_id.encode("latin-1"))
 
     def _encoded_defaults(self) -> bytes:
         defaults = self._default_headers()

@@ -289,3 +289,21 @@ async def test_trying_an_upstream_that_is_still_dead_does_not_delay_the_caller()
         setting.nodes[0].answer = results("0x1")
         setting.clock.advance(1.0)
         assert await setting.pool.request("m", []) == "0x1"
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+async def test_the_share_of_doubled_calls_is_that_of_the_network(share: float) -> None:
+    async with pool_of(results("0x1"), results("0x2"), hedge_share=share) as setting:
+        doubled = 0
+        for _ in range(40):
+            setting.pool.hedges.earn()
+            doubled += setting.pool.hedges.spend()
+        assert doubled == 40 * share
+
+
+async def test_what_is_slow_is_the_quantile_of_the_upstream() -> None:
+    async with pool_of(results("0x1"), upstream={"hedge_quantile": 0.5}) as setting:
+        latencies = setting.pool.members[0].latencies
+        for tenths in range(20):
+            latencies.note("eth_call", tenths / 10, setting.clock.monotonic())
+        assert latencies.slow("eth_call") == pytest.approx(1.0)

@@ -303,3 +303,21 @@ async def test_cancelling_a_call_is_not_turned_into_a_failure(session: aiohttp.C
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
+
+
+async def test_the_second_try_after_a_cut_has_only_what_is_left_of_the_time(session: aiohttp.ClientSession) -> None:
+    answers = iter([resets, stalls])
+
+    async def cuts_late_then_hangs(request: web.Request, call: dict[str, Any]) -> web.StreamResponse:
+        chosen = next(answers)
+        if chosen is resets:
+            await asyncio.sleep(0.8)
+        return await chosen(request, call)
+
+    async with FaultyNode(cuts_late_then_hangs) as node, asyncio.timeout(TIMEOUT):
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(UpstreamTimeoutError):
+            await Upstream(node.spec(timeout_seconds=1.0), "evm").call("m", b"[]", timeout=30)
+        assert loop.time() - began < 1.5
+        assert len(node.calls) == 2

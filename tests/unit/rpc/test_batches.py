@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 
 from capstan.core.errors import UpstreamError
+from capstan.rpc.forwarding import Asking, Forwarder
 from capstan.rpc.service import RpcLimits
 from tests.support.faulty_node import by_method, errors, results, stalls, text
 from tests.support.rpc_gateway import call, gateway, notification
@@ -94,6 +95,26 @@ async def test_the_failure_of_a_notification_in_a_batch_is_silent() -> None:
     async with gateway(BROKEN) as tested:
         body = [notification("eth_sendRawTransaction", "0x12"), call("eth_accounts")]
         assert await tested.ask(body) == [{"jsonrpc": "2.0", "id": 1, "result": []}]
+
+
+async def test_a_fault_of_ours_is_an_error_of_its_item_and_refunded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with gateway() as tested:
+        ask = Forwarder.ask
+
+        async def breaks(self: Forwarder, asking: Asking) -> Any:
+            if asking.method == "eth_call":
+                raise TypeError("the password is hunter2")
+            return await ask(self, asking)
+
+        monkeypatch.setattr(Forwarder, "ask", breaks)
+        body = [call("eth_chainId", id=1), call("eth_call", id=2), notification("eth_call"), call("eth_chainId", id=3)]
+        answered = await tested.ask(body)
+        assert [item.get("result") for item in answered] == ["0x1", None, "0x1"]
+        assert answered[1]["id"] == 2
+        assert answered[1]["error"]["code"] == -32603
+        assert "req_1" in answered[1]["error"]["message"]
+        assert "hunter2" not in answered[1]["error"]["message"]
+        assert tested.refunded == [3]
 
 
 # --- charges

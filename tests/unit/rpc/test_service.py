@@ -10,9 +10,10 @@ import pytest
 from aiohttp import web
 
 from capstan.core.errors import Forbidden, InvalidRequest, PayloadTooLarge, RateLimited, UpstreamError, UpstreamTimeout
+from capstan.rpc.cache.gateway import Plan
 from capstan.rpc.service import RpcLimits
 from tests.support.faulty_node import errors, resets, results, stalls, text
-from tests.support.rpc_gateway import Key, call, gateway
+from tests.support.rpc_gateway import BOTH, Key, call, gateway
 
 BROKEN = text("<html>")
 
@@ -137,6 +138,19 @@ async def test_methods_that_are_not_offered_reach_no_node(method: str, code: int
         assert answered["error"]["code"] == code
         assert (await tested.ask([call(method, id="x")])) == [answered]
         assert not tested.nodes[0].calls
+
+
+@pytest.mark.parametrize("commitment", [{}, [], {"finalized": 1}, 5])
+@pytest.mark.parametrize("batch", [False, True])
+async def test_a_commitment_of_another_type_is_for_the_node_to_refuse(commitment: Any, batch: bool) -> None:
+    asked = call("getBalance", "x", {"commitment": commitment})
+    async with gateway(errors(-32602, "Invalid params"), family="solana") as tested:
+        if not batch:
+            prepared = tested.service.prepare(tested.network, json.dumps(asked).encode())
+            assert isinstance(tested.service.answer_now(BOTH, tested.network, prepared, 0.0), Plan)
+        answered = await tested.ask([asked] if batch else asked)
+        assert (answered[0] if batch else answered)["error"]["code"] == -32602
+        assert [each["params"] for each in tested.nodes[0].calls] == [asked["params"]]
 
 
 @pytest.mark.parametrize("method", ["eth_call", "debug_traceTransaction", "accountSubscribe"])

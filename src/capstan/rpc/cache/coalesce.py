@@ -4,6 +4,8 @@ Called by `gateway`. The call runs in a task of its own, so that it goes on when
 others wait; when nobody waits any more it is cancelled. When it ends without an answer because its time was over, only
 the one who made it is told so: of the others the first makes the call anew with its own time, and the rest go on
 waiting, for that one. Every other failure is an answer for all. What a call means is not known here.
+
+Whoever makes a call without a task `lead`s a flight of its own accord: those who ask the same meanwhile wait for it.
 """
 
 import asyncio
@@ -26,13 +28,14 @@ _OUT_OF_TIME = (TimeoutError, DeadlinePassed, UpstreamTimeoutError)
 _TICK_SECONDS = 0.05
 
 
-class _Flight(Generic[T]):
+class Flight(Generic[T]):
     """One call under way, and those who wait for it, in the order they came."""
 
-    __slots__ = ("owner", "task", "waiters")
+    __slots__ = ("key", "owner", "task", "waiters")
 
-    def __init__(self, owner: asyncio.Future[T]) -> None:
-        # Whose call it is. May have gone away since.
+    def __init__(self, key: Hashable, owner: asyncio.Future[T] | None) -> None:
+        self.key = key
+        # Whose call it is. May have gone away since. None while the one who leads makes the call without a task.
         self.owner = owner
         self.task: asyncio.Task[None] | None = None
         self.waiters: dict[asyncio.Future[T], Make[T]] = {}
@@ -44,25 +47,57 @@ class Coalescer(Generic[T]):
     def __init__(self, *, max_flights: int = DEFAULT_MAX_FLIGHTS, max_waiters: int = DEFAULT_MAX_WAITERS) -> None:
         self._max_flights = max_flights
         self._max_waiters = max_waiters
-        self._flights: dict[Hashable, _Flight[T]] = {}
+        self._flights: dict[Hashable, Flight[T]] = {}
         self._deadlines = _Deadlines()
 
     def __len__(self) -> int:
         return len(self._flights)
 
-    async def run(self, key: Hashable, make: Make[T], *, timeout: float) -> tuple[T, bool]:
+    def lead(self, key: Hashable) -> Flight[T] | None:
+        """Take the lead of a call that the caller makes itself. None when an equal one is under way, or too many are.
+
+        One of `land`, `run` with this flight, or `abandon` must follow. Until then others who ask the same wait.
+        """
+        if key in self._flights or len(self._flights) >= self._max_flights:
+            return None
+        flight: Flight[T] = Flight(key, None)
+        self._flights[key] = flight
+        return flight
+
+    def land(self, flight: Flight[T], result: T) -> None:
+        """The call of the one who leads has this result: tell all who wait for it."""
+        self._remove(flight.key, flight)
+        for future in flight.waiters:
+            if not future.done():
+                future.set_result(result)
+
+    def abandon(self, flight: Flight[T]) -> None:
+        """The one who leads has given up: the first of those who wait makes the call."""
+        following = self._next(flight)
+        if following is None or self._flights.get(flight.key) is not flight:
+            self._remove(flight.key, flight)
+        else:
+            flight.task = asyncio.get_running_loop().create_task(self._fly(flight.key, flight, following))
+
+    async def run(
+        self, key: Hashable, make: Make[T], *, timeout: float, led: Flight[T] | None = None
+    ) -> tuple[T, bool]:
         """The result of `make`, or of an equal call under way; the second value tells whether it was another's.
 
         Raises `TimeoutError` after about `timeout` seconds. `make` may be called late, when another's call ran out of
-        time: it must look at the time that is left then.
+        time: it must look at the time that is left then. `led` is the flight that the caller leads already.
         """
         flight = self._flights.get(key)
-        if len(self._flights) >= self._max_flights if flight is None else len(flight.waiters) >= self._max_waiters:
+        # A flight that is led is gone if the coalescer was closed meanwhile.
+        if self._is_full(flight) if led is None else led is not flight:
             return await asyncio.wait_for(make(), timeout), False
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         if flight is None:
-            flight = self._flights[key] = _Flight(future)
+            flight = self._flights[key] = Flight(key, future)
+        elif led is not None:
+            flight.owner = future
+        if flight.owner is future:
             flight.task = loop.create_task(self._fly(key, flight, make))
         flight.waiters[future] = make
         tick = self._deadlines.add(loop, future, timeout)
@@ -87,7 +122,7 @@ class Coalescer(Generic[T]):
         await asyncio.gather(*tasks, return_exceptions=True)
         self._deadlines.close()
 
-    async def _fly(self, key: Hashable, flight: _Flight[T], make: Make[T]) -> None:
+    async def _fly(self, key: Hashable, flight: Flight[T], make: Make[T]) -> None:
         """Make the call and tell everybody; as long as one runs out of time and others wait, make it for the next."""
         following: Make[T] | None = make
         while following is not None:
@@ -97,10 +132,12 @@ class Coalescer(Generic[T]):
                 if not flight.waiters:
                     # Cancelled by us, because nobody waits.
                     raise
-                flight.owner.cancel()
+                if flight.owner is not None:
+                    flight.owner.cancel()
                 following = self._next(flight)
             except _OUT_OF_TIME as error:
-                _fail(flight.owner, error)
+                if flight.owner is not None:
+                    _fail(flight.owner, error)
                 following = self._next(flight)
             except Exception as error:
                 self._remove(key, flight)
@@ -115,7 +152,12 @@ class Coalescer(Generic[T]):
                 return
         self._remove(key, flight)
 
-    def _next(self, flight: _Flight[T]) -> Make[T] | None:
+    def _is_full(self, flight: Flight[T] | None) -> bool:
+        if flight is None:
+            return len(self._flights) >= self._max_flights
+        return len(flight.waiters) >= self._max_waiters
+
+    def _next(self, flight: Flight[T]) -> Make[T] | None:
         """The call of the first who still waits. Each one's is made at most once."""
         for future, make in flight.waiters.items():
             if not future.done():
@@ -123,14 +165,14 @@ class Coalescer(Generic[T]):
                 return make
         return None
 
-    def _leave(self, key: Hashable, flight: _Flight[T], future: asyncio.Future[T]) -> None:
+    def _leave(self, key: Hashable, flight: Flight[T], future: asyncio.Future[T]) -> None:
         flight.waiters.pop(future, None)
         if not flight.waiters and flight.task is not None and not flight.task.done():
             if self._flights.get(key) is flight:
                 flight.task.cancel()
             self._remove(key, flight)
 
-    def _remove(self, key: Hashable, flight: _Flight[T]) -> None:
+    def _remove(self, key: Hashable, flight: Flight[T]) -> None:
         # After everybody left, another flight may have the key.
         if self._flights.get(key) is flight:
             del self._flights[key]

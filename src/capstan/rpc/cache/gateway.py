@@ -8,7 +8,7 @@ asker and to nobody else. How a call reaches a node is not known here.
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Raw
@@ -16,7 +16,7 @@ from msgspec import Raw
 from capstan.chain.errors import DeadlinePassed
 from capstan.chain.models import Family
 from capstan.core.clock import Clock
-from capstan.rpc.cache.coalesce import Coalescer
+from capstan.rpc.cache.coalesce import Coalescer, Flight
 from capstan.rpc.cache.memory import MemoryCache, MemoryLimits
 from capstan.rpc.cache.models import Binding, HeadChange, HeadView, Kind, Life, NetworkOptions, Policy, Question
 from capstan.rpc.cache.policy import after, ask, judge
@@ -25,9 +25,18 @@ from capstan.rpc.cache.tiers import SecondTier
 
 Source: TypeAlias = Literal["hit", "miss", "coalesced"]
 Call: TypeAlias = Callable[[], Awaitable[Raw]]
+Lead: TypeAlias = Flight[tuple[Raw, Source]]
 
 # Hashes of blocks in the chain whose numbers are remembered, for each network.
 _KNOWN_BLOCKS = 1024
+# Bound once, for every call compares with them: in Python 3.11 to look up a member of an enum costs as much as a call.
+_NEVER: Final = Kind.NEVER
+_AT_BLOCK: Final = Kind.AT_BLOCK
+_PERMANENT: Final = Kind.PERMANENT
+_BY_HASH: Final = Kind.BY_HASH
+_FINAL: Final = Life.FINAL
+_BLOCK: Final = Life.BLOCK
+_HEAD: Final = Life.HEAD
 # Solana makes a slot every 400 ms, and nothing at its head is kept for longer.
 _SLOT_SECONDS = 0.4
 _DEFAULTS: dict[Family, NetworkOptions] = {
@@ -114,23 +123,40 @@ class RpcCache:
                 return result
         return self._plan(network, family, question, heads)
 
-    async def fetch(self, plan: Plan, call: Call, timeout: float) -> tuple[Raw, Source]:
+    async def fetch(self, plan: Plan, call: Call, timeout: float, *, lead: Lead | None = None) -> tuple[Raw, Source]:
         """The answer, from the second tier or by `call`, and where it came from. Failures of `call` are raised.
 
-        `call` may be called late or not at all, and must look at the time that is left when it is called.
+        `call` may be called late or not at all, and must look at the time that is left when it is called. `lead` is
+        what `lead` returned, for those who carry on what they began with it.
         """
-        if plan.policy.kind is Kind.NEVER:
+        if plan.policy.kind is _NEVER:
             return await call(), "miss"
-        # Whoever asks after a change must not be given the answer to a question from before it.
-        steady = plan.policy.kind is Kind.AT_BLOCK or plan.policy.kind is Kind.PERMANENT
-        flight = (plan.key, plan.revert_count, 0 if steady else plan.head_count)
         try:
             (result, source), joined = await self._coalescer.run(
-                flight, lambda: self._load(plan, call), timeout=timeout
+                _flight_key(plan), lambda: self._load(plan, call), timeout=timeout, led=lead
             )
         except TimeoutError as error:
             raise DeadlinePassed(f"No upstream of {plan.network} answered in time.") from error
         return result, "coalesced" if joined and source == "miss" else source
+
+    def lead(self, plan: Plan) -> Lead | None:
+        """Take it on to ask a node without waiting. None when that must be left to `fetch`.
+
+        For calls that may be shared. One of `land`, `fetch` with the lead, or `abandon` must follow.
+        """
+        policy = plan.policy
+        if (policy.final or policy.kind is _BY_HASH) and self._may_be_in_tier(plan):
+            return None
+        return self._coalescer.lead(_flight_key(plan))
+
+    def land(self, plan: Plan, lead: Lead, result: Raw) -> None:
+        """A node gave this result: keep it if that is allowed, and give it to those who wait for it."""
+        self._keep(plan, result)
+        self._coalescer.land(lead, (result, "miss"))
+
+    def abandon(self, lead: Lead) -> None:
+        """The node is not asked after all, or nobody wants its answer any more. Those who wait ask by themselves."""
+        self._coalescer.abandon(lead)
 
     def apply(self, network: str, change: HeadChange) -> None:
         """Take note of a change of the chain: drop what it ends. Must be called at once, for every change."""
@@ -220,6 +246,9 @@ class RpcCache:
         self._keep(plan, result)
         return result, "miss"
 
+    def _may_be_in_tier(self, plan: Plan) -> bool:
+        return self._tier is not None and plan.track.persists and self._tier.may_have(plan.key)
+
     def _keep(self, plan: Plan, result: Raw) -> None:
         track = plan.track
         if track.revert_count != plan.revert_count:
@@ -227,11 +256,18 @@ class RpcCache:
         binding = after(plan.policy, result, plan.heads)
         if binding is None:
             return
-        if binding.life is Life.FINAL:
+        if binding.life is _FINAL:
             self.keep_final(plan.network, plan.key, bytes(result), binding.number, plan.revert_count)
-        elif binding.life is Life.BLOCK:
+        elif binding.life is _BLOCK:
             self._memory.put(plan.network, plan.key, bytes(result), binding)
         elif track.head_count == plan.head_count:
             options = track.options or _DEFAULTS["evm"]
-            seconds = options.head_seconds if binding.life is Life.HEAD else options.moment_seconds
+            seconds = options.head_seconds if binding.life is _HEAD else options.moment_seconds
             self._memory.put(plan.network, plan.key, bytes(result), binding, seconds)
+
+
+def _flight_key(plan: Plan) -> tuple[bytes, int, int]:
+    """What calls must have in common to be one. Whoever asks after a change must not be given an answer from before."""
+    kind = plan.policy.kind
+    steady = kind is _AT_BLOCK or kind is _PERMANENT
+    return (plan.key, plan.revert_count, 0 if steady else plan.head_count)

@@ -29,12 +29,28 @@ from capstan.rpc.cache.models import (
 )
 from capstan.rpc.cache.rules import RULES, Rule
 
+# Bound once, for every call compares with them: in Python 3.11 to look up a member of an enum costs as much as a call.
+_AT_BLOCK: Final = Kind.AT_BLOCK
+_AT_HEAD: Final = Kind.AT_HEAD
+_BY_HASH: Final = Kind.BY_HASH
+_FOR_EVER: Final = Kind.PERMANENT
+_NEVER: Final = Kind.NEVER
+_UNTIL_HEAD: Final = Kind.UNTIL_HEAD
+_OPAQUE: Final = Shape.OPAQUE
+_BLOCK: Final = When.BLOCK
+_BLOCK_HASH: Final = When.BLOCK_HASH
+_FINAL_ITEM: Final = When.FINAL_ITEM
+_HEAD: Final = When.HEAD
+_ITEM: Final = When.ITEM
+_LOGS: Final = When.LOGS
+_NOTHING: Final = When.NOTHING
+_SLOT: Final = When.SLOT
 # eth_getLogs: final ranges wider than this are kept in parts of this many blocks that begin at its multiples.
 LOG_CHUNK_BLOCKS: Final = 1000
 
 _PERMANENT = Policy(Kind.PERMANENT, final=True)
-_MOMENT = Binding(Life.MOMENT)
-_HEAD = Binding(Life.HEAD)
+_BOUND_TO_MOMENT = Binding(Life.MOMENT)
+_BOUND_TO_HEAD = Binding(Life.HEAD)
 
 
 class _Block(msgspec.Struct, gc=False):
@@ -81,14 +97,14 @@ def ask(network: str, family: Family, method: str, params: bytes) -> Question:
 
 
 def _evm_question(key: bytes, rule: Rule, reading: Reading) -> Question:
-    if rule.when is When.LOGS:
+    if rule.when is _LOGS:
         return _logs_question(key, reading.arguments[0])
-    if rule.when is When.BLOCK and reading.block_hash is not None:
-        return Question(key, When.BLOCK_HASH, rule.shape, hash=reading.block_hash)
+    if rule.when is _BLOCK and reading.block_hash is not None:
+        return Question(key, _BLOCK_HASH, rule.shape, hash=reading.block_hash)
     if reading.block == "pending":
         return UNCACHEABLE
     brief = rule.absent_is_brief and not reading.has_block
-    block_hash = reading.block_hash if rule.when is When.BLOCK_HASH else None
+    block_hash = reading.block_hash if rule.when is _BLOCK_HASH else None
     return Question(key, rule.when, rule.shape, block=reading.block, hash=block_hash, brief=brief)
 
 
@@ -128,38 +144,38 @@ def judge(question: Question, heads: HeadView, number_of: dict[str, int] | None 
     when = question.when
     if when is None:
         return NEVER
-    if when is When.NOTHING:
+    if when is _NOTHING:
         return _PERMANENT
-    if when is When.FINAL_ITEM:
-        return Policy(Kind.BY_HASH, question.shape, final=True)
-    if when is When.SLOT:
+    if when is _FINAL_ITEM:
+        return Policy(_BY_HASH, question.shape, final=True)
+    if when is _SLOT:
         return _at_slot(question, heads)
-    if heads.latest_number is None and not question.timed:
-        return NEVER
-    if when is When.ITEM:
-        return Policy(Kind.AT_HEAD if question.shape is Shape.OPAQUE else Kind.BY_HASH, question.shape)
-    if when is When.BLOCK_HASH:
-        return _at_hash(question, heads, number_of or {})
-    if when is When.HEAD:
-        return Policy(Kind.AT_HEAD, question.shape, number=heads.latest_number)
-    return _at_name(question, question.block, heads)
-
-
-def _at_name(question: Question, block: BlockName, heads: HeadView) -> Policy:
     latest = heads.latest_number
+    if latest is None and not question.timed:
+        return NEVER
+    if when is _ITEM:
+        return Policy(_AT_HEAD if question.shape is _OPAQUE else _BY_HASH, question.shape)
+    if when is _BLOCK_HASH:
+        return _at_hash(question, heads, number_of or {})
+    if when is _HEAD:
+        return Policy(_AT_HEAD, question.shape, number=latest)
     assert latest is not None
+    return _at_name(question, question.block, latest, heads)
+
+
+def _at_name(question: Question, block: BlockName, latest: int, heads: HeadView) -> Policy:
     if isinstance(block, int):
         if block > latest:
-            return Policy(Kind.UNTIL_HEAD)
+            return Policy(_UNTIL_HEAD)
         return _at_number(question.shape, block, heads.hash_at(block), heads, by_hash=False)
     if question.brief:
-        return Policy(Kind.UNTIL_HEAD)
+        return Policy(_UNTIL_HEAD)
     # `safe`, `finalized` and `earliest` name other blocks as time goes by, so they too end with the head.
-    return Policy(Kind.AT_HEAD, question.shape, number=latest if block in ("latest", None) else None)
+    return Policy(_AT_HEAD, question.shape, number=latest if block in ("latest", None) else None)
 
 
 def _at_number(shape: Shape, number: int, block_hash: str | None, heads: HeadView, *, by_hash: bool) -> Policy:
-    return Policy(Kind.AT_BLOCK, shape, number, block_hash, by_hash=by_hash, final=_is_final(number, heads))
+    return Policy(_AT_BLOCK, shape, number, block_hash, by_hash=by_hash, final=_is_final(number, heads))
 
 
 def _at_hash(question: Question, heads: HeadView, number_of: dict[str, int]) -> Policy:
@@ -183,16 +199,16 @@ def _at_slot(question: Question, heads: HeadView) -> Policy:
 def after(policy: Policy, result: Raw | bytes, heads: HeadView) -> Binding | None:
     """To what the answer is bound, or None when it is not to be kept. `heads` is the chain as it is now."""
     kind = policy.kind
-    if kind is Kind.NEVER:
+    if kind is _NEVER:
         return None
-    if kind is Kind.PERMANENT:
+    if kind is _FOR_EVER:
         return None if _is_null(result) else Binding(Life.FINAL)
-    if kind is Kind.UNTIL_HEAD or _is_null(result):
-        return _MOMENT
+    if kind is _UNTIL_HEAD or _is_null(result):
+        return _BOUND_TO_MOMENT
     try:
-        if kind is Kind.AT_HEAD:
+        if kind is _AT_HEAD:
             return _bind_to_head(policy, result, heads)
-        if kind is Kind.AT_BLOCK:
+        if kind is _AT_BLOCK:
             return _bind_to_block(policy, result)
         return _bind_to_answer(policy, result, heads)
     except (msgspec.DecodeError, ValueError):
@@ -201,13 +217,13 @@ def after(policy: Policy, result: Raw | bytes, heads: HeadView) -> Binding | Non
 
 
 def _bind_to_head(policy: Policy, result: Raw | bytes, heads: HeadView) -> Binding | None:
-    if policy.number is None or policy.shape is Shape.OPAQUE:
-        return _HEAD
+    if policy.number is None or policy.shape is _OPAQUE:
+        return _BOUND_TO_HEAD
     number, block_hash = _origin(policy.shape, result)
     # From a node that is behind, or on another branch: right for it, and not what we announced.
     if number is not None and (number < policy.number or _contradicts(number, block_hash, heads)):
         return None
-    return _HEAD
+    return _BOUND_TO_HEAD
 
 
 def _bind_to_block(policy: Policy, result: Raw | bytes) -> Binding | None:
@@ -222,22 +238,22 @@ def _bind_to_block(policy: Policy, result: Raw | bytes) -> Binding | None:
         return Binding(Life.BLOCK, policy.number)
     # Asked by number and without a word about the hash, this may come from a node on another branch than ours. Our
     # chain would not tell us when that branch ends; so it is not kept beyond the head.
-    return _HEAD
+    return _BOUND_TO_HEAD
 
 
 def _bind_to_answer(policy: Policy, result: Raw | bytes, heads: HeadView) -> Binding | None:
     if policy.final:
-        return Binding(Life.FINAL) if _dated_decoder.decode(result).block_time is not None else _MOMENT
+        return Binding(Life.FINAL) if _dated_decoder.decode(result).block_time is not None else _BOUND_TO_MOMENT
     number, block_hash = _origin(policy.shape, result)
     if number is None or block_hash is None:
-        return _MOMENT
+        return _BOUND_TO_MOMENT
     if policy.hash is not None and block_hash != policy.hash:
         return None
     if heads.latest_number is None or _contradicts(number, block_hash, heads):
         return None
     if _is_final(number, heads):
         return Binding(Life.FINAL, number)
-    return _HEAD if heads.hash_at(number) is None else Binding(Life.BLOCK, number)
+    return _BOUND_TO_HEAD if heads.hash_at(number) is None else Binding(Life.BLOCK, number)
 
 
 def _origin(shape: Shape, result: Raw | bytes) -> tuple[int | None, str | None]:

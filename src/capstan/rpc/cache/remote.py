@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import structlog
+from prometheus_client import CollectorRegistry, Counter
 from redis.exceptions import RedisError
 
 from capstan.core.clock import Clock
@@ -38,7 +39,13 @@ class RemoteTier:
     """Answers in Redis. `client` is an asyncio client, plain or of a cluster; it is not closed here."""
 
     def __init__(
-        self, client: Any, clock: Clock, *, prefix: bytes = b"capstan:rpc:", limits: RemoteLimits | None = None
+        self,
+        client: Any,
+        clock: Clock,
+        *,
+        prefix: bytes = b"capstan:rpc:",
+        limits: RemoteLimits | None = None,
+        registry: CollectorRegistry | None = None,
     ):
         self._client = client
         self._clock = clock
@@ -49,6 +56,12 @@ class RemoteTier:
         self._writer: asyncio.Task[None] | None = None
         self._rests_until = 0.0
         self._left_out = 0
+        self._events = Counter(
+            "capstan_rpc_cache_redis",
+            "Questions to the cache in Redis: hit, miss, or failed, which is a miss too; and answers left out.",
+            ("event",),
+            registry=registry if registry is not None else CollectorRegistry(),
+        )
 
     @property
     def left_out(self) -> int:
@@ -65,9 +78,12 @@ class RemoteTier:
             async with asyncio.timeout(self._limits.read_seconds):
                 value = await self._client.get(self._prefix + digest_of(key))
         except (RedisError, OSError, TimeoutError) as error:
+            self._events.labels("failed").inc()
             self._rest(error)
             return None
-        return value if isinstance(value, bytes) else None
+        found = value if isinstance(value, bytes) else None
+        self._events.labels("miss" if found is None else "hit").inc()
+        return found
 
     def put(self, key: bytes, value: bytes) -> None:
         """Keep an answer, soon."""
@@ -75,7 +91,7 @@ class RemoteTier:
         if len(value) > limits.max_value_bytes or not self.may_have(key):
             return
         if len(self._queue) >= limits.max_queued or self._queued_bytes + len(value) > limits.max_queued_bytes:
-            self._left_out += 1
+            self._leave_out(1)
             return
         digest = digest_of(key)
         if digest not in self._queue:
@@ -95,7 +111,7 @@ class RemoteTier:
                         pipeline.set(self._prefix + digest, value, ex=self._limits.expire_seconds)
                     await pipeline.execute()
             except (RedisError, OSError, TimeoutError) as error:
-                self._left_out += len(batch)
+                self._leave_out(len(batch))
                 self._rest(error)
 
     async def close(self) -> None:
@@ -103,6 +119,10 @@ class RemoteTier:
         if self._writer is not None:
             await asyncio.gather(self._writer, return_exceptions=True)
         await self.flush()
+
+    def _leave_out(self, count: int) -> None:
+        self._left_out += count
+        self._events.labels("left_out").inc(count)
 
     def _take(self) -> tuple[bytes, bytes]:
         digest, value = self._queue.popitem()
@@ -114,6 +134,6 @@ class RemoteTier:
             log.warning("rpc_cache.redis_failed", error=type(error).__name__)
         self._rests_until = self._clock.monotonic() + self._limits.rest_seconds
         # What waits would fail as well, one time limit after another.
-        self._left_out += len(self._queue)
+        self._leave_out(len(self._queue))
         self._queue.clear()
         self._queued_bytes = 0

@@ -13,6 +13,7 @@ ones behind a `?`:
     c  configuration with a commitment (Solana)
 """
 
+import re
 from typing import Final
 
 import msgspec
@@ -32,11 +33,38 @@ class Rule(msgspec.Struct, frozen=True):
     absent_is_latest: bool = False
     # Whether an answer for the head may change before the next head, when the block is left out.
     absent_is_brief: bool = False
+    # Params that are written canonically already; None where the arguments are not that simple.
+    plain: re.Pattern[bytes] | None = None
+
+
+# Arguments that have one simplest spelling, in it: lower case, no white space.
+_QUANTITY = rb"0x(?:0|[1-9a-f][0-9a-f]{0,63})"
+_PLAIN = {
+    "a": rb'"0x[0-9a-f]*"',
+    "h": rb'"(?P<hash>0x[0-9a-f]{64})"',
+    "q": rb'"' + _QUANTITY + rb'"',
+    "b": rb'"(?P<block>' + _QUANTITY + rb'|latest|earliest|safe|finalized|pending)"',
+}
+
+
+_PLAIN_OPTIONAL = {**_PLAIN, "j": rb"(?:true|false)"}
+
+
+def _plain(required: str, optional: str) -> re.Pattern[bytes] | None:
+    """The pattern of canonical params, as far as all arguments are simple ones."""
+    if not required or not all(kind in _PLAIN for kind in required):
+        return None
+    pattern, closing = rb"\[" + b",".join(_PLAIN[kind] for kind in required), b""
+    for kind in optional:
+        if kind not in _PLAIN_OPTIONAL:
+            break
+        pattern, closing = pattern + rb"(?:," + _PLAIN_OPTIONAL[kind], closing + rb")?"
+    return re.compile(pattern + closing + rb"\]")
 
 
 def _rule(when: When, arguments: str = "", shape: Shape = Shape.OPAQUE, **flags: bool) -> Rule:
     required, _, optional = arguments.partition("?")
-    return Rule(when, required, optional, shape, **flags)
+    return Rule(when, required, optional, shape, **flags, plain=_plain(required, optional))
 
 
 # https://ethereum.github.io/execution-apis, and the debug and trace methods of geth and of Erigon.

@@ -9,12 +9,15 @@ import random
 import re
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capstan.chain.models import Family
+from capstan.rpc.cache.canonical import read
 from capstan.rpc.cache.policy import ask
+from capstan.rpc.cache.rules import RULES, Rule
 
 ADDRESS = "0xAbCdEf0123456789aBcDeF0123456789AbCdEf01"
 HASH = "0x" + "aB" * 32
@@ -277,6 +280,12 @@ def test_unusual_calls_are_not_kept(params: str) -> None:
     assert key("eth_call", params.encode()) == b""
 
 
+@pytest.mark.parametrize("commitment", ["{}", "[]", "1", "null", '"recent"', '{"finalized":1}'])
+def test_a_commitment_that_is_none_is_left_to_the_node(commitment: str) -> None:
+    params = f'["x",{{"commitment":{commitment}}}]'.encode()
+    assert key("getBalance", params, "solana") == b""
+
+
 def test_networks_and_methods_do_not_share_keys() -> None:
     keys = {
         ask(network, "evm", method, b"[]").key
@@ -290,3 +299,38 @@ def test_letter_case_means_something_on_solana() -> None:
     assert key("getAccountInfo", b'["AbC"]', "solana") != key("getAccountInfo", b'["abc"]', "solana")
     same = [b'["AbC"]', b'["AbC",{}]', b'["AbC", {"commitment":"finalized"}]']
     assert len({key("getAccountInfo", params, "solana") for params in same}) == 1
+
+
+_WORDS = [
+    '"0x"', '"0x0"', '"0x00"', '"0x1f"', '"0x1F"', '"0xABc"', '"0X1"', '"latest"', '"pending"', '"safe"', '"Latest"',
+    f'"0x{"ab" * 32}"', f'"0x{"aB" * 32}"', f'"0x{"ab" * 20}"', f'"0x1{"0" * 64}"', "true", "false", "null", "1", '""',
+    "{}", "[]", '"0x1\\u0030"', '"0xg"', f'{{"blockHash":"0x{"ab" * 32}"}}',
+]  # fmt: skip
+_PLAIN_RULES = [rule for rule in RULES["evm"].values() if rule.plain is not None]
+
+
+@settings(max_examples=2000, deadline=None)
+@given(
+    st.sampled_from(_PLAIN_RULES),
+    st.lists(st.sampled_from(_WORDS), max_size=4),
+    st.sampled_from([",", ", ", ",,"]),
+    st.sampled_from(["", " ", "]", "\n"]),
+)
+def test_params_that_are_canonical_already_are_read_the_same(
+    rule: Rule, words: list[str], comma: str, tail: str
+) -> None:
+    params = f"[{comma.join(words)}]{tail}".encode()
+    plodding = msgspec.structs.replace(rule, plain=None)
+    quick, slow = read(rule, params), read(plodding, params)
+    assert (quick is None) == (slow is None)
+    if quick is not None and slow is not None:
+        for name in ("text", "block", "has_block", "block_hash", "commitment"):
+            assert getattr(quick, name) == getattr(slow, name)
+
+
+def test_the_simple_reads_have_a_plain_form() -> None:
+    for method in ("eth_getBalance", "eth_getCode", "eth_getTransactionReceipt", "eth_getBlockByNumber"):
+        assert RULES["evm"][method].plain is not None
+    for method in ("eth_call", "eth_getLogs", "eth_getStorageAt"):
+        assert RULES["evm"][method].plain is None
+    assert all(rule.plain is None for rule in RULES["solana"].values())

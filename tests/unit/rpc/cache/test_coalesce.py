@@ -163,3 +163,86 @@ async def test_closing_ends_those_who_wait() -> None:
     await settle()
     assert all(task.cancelled() for task in tasks)
     assert upstream.cancelled == 1
+
+
+async def test_those_who_ask_while_another_leads_get_its_result() -> None:
+    coalescer: Coalescer[str] = Coalescer()
+    upstream = Upstream()
+    flight = coalescer.lead("a")
+    assert flight is not None
+    assert coalescer.lead("a") is None
+    tasks = [start(coalescer.run("a", upstream.call, timeout=5)) for _ in range(2)]
+    await settle()
+    assert not upstream.calls
+    coalescer.land(flight, "A")
+    assert await asyncio.gather(*tasks) == [("A", True), ("A", True)]
+    assert len(coalescer) == 0
+
+
+async def test_one_who_leads_may_go_on_as_everybody_else() -> None:
+    coalescer: Coalescer[str] = Coalescer()
+    upstream = Upstream()
+    flight = coalescer.lead("a")
+    other = start(coalescer.run("a", upstream.call, timeout=5))
+    await settle()
+    leader = start(coalescer.run("a", upstream.call, timeout=5, led=flight))
+    await settle()
+    assert len(upstream.calls) == 1
+    upstream.calls[0].set_result("A")
+    assert await leader == ("A", False)
+    assert await other == ("A", True)
+    assert len(coalescer) == 0
+
+
+async def test_when_the_one_who_leads_runs_out_of_time_the_others_go_on() -> None:
+    coalescer: Coalescer[str] = Coalescer()
+    upstream = Upstream()
+    flight = coalescer.lead("a")
+    other = start(coalescer.run("a", upstream.call, timeout=5))
+    await settle()
+    leader = start(coalescer.run("a", upstream.call, timeout=5, led=flight))
+    await settle()
+    upstream.calls[0].set_exception(DeadlinePassed("too late"))
+    with pytest.raises(DeadlinePassed):
+        await leader
+    await settle()
+    upstream.calls[1].set_result("B")
+    assert await other == ("B", False)
+    assert len(coalescer) == 0
+
+
+async def test_when_the_one_who_leads_gives_up_the_first_of_the_others_makes_the_call() -> None:
+    coalescer: Coalescer[str] = Coalescer()
+    upstream = Upstream()
+    flight = coalescer.lead("a")
+    assert flight is not None
+    tasks = [start(coalescer.run("a", upstream.call, timeout=5)) for _ in range(2)]
+    await settle()
+    coalescer.abandon(flight)
+    await settle()
+    assert len(upstream.calls) == 1
+    upstream.calls[0].set_result("A")
+    assert await asyncio.gather(*tasks) == [("A", False), ("A", True)]
+    alone = coalescer.lead("a")
+    assert alone is not None
+    coalescer.abandon(alone)
+    assert len(coalescer) == 0
+
+
+async def test_nobody_leads_beyond_the_bound_or_after_the_end() -> None:
+    coalescer: Coalescer[str] = Coalescer(max_flights=1)
+    flight = coalescer.lead("a")
+    assert flight is not None
+    assert coalescer.lead("b") is None
+    waiting = start(coalescer.run("a", Upstream().call, timeout=5))
+    await settle()
+    await coalescer.close()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    coalescer.land(flight, "late")
+
+    async def own() -> str:
+        return "own"
+
+    assert await coalescer.run("a", own, timeout=5, led=flight) == ("own", False)
+    assert len(coalescer) == 0

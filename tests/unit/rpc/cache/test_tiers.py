@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from capstan.core.clock import ManualClock
 from capstan.rpc.cache.bloom import BloomFilter
+from capstan.rpc.cache.layered import LayeredTier
 from capstan.rpc.cache.persistent import PersistentLimits, PersistentTier, digest_of
 from capstan.rpc.cache.remote import RemoteLimits, RemoteTier
 from tests.support.servers import ValkeyProcess
@@ -188,3 +189,45 @@ async def test_the_queue_to_redis_is_bounded(valkey_url: str) -> None:
     await tier.close()
     assert await tier.get(b"9") == b"value"
     await client.aclose()
+
+
+class Shelf:
+    """A tier in memory that can be away."""
+
+    def __init__(self) -> None:
+        self.kept: dict[bytes, bytes] = {}
+        self.asked = 0
+        self.away = False
+
+    def may_have(self, key: bytes) -> bool:
+        return not self.away
+
+    async def get(self, key: bytes) -> bytes | None:
+        self.asked += 1
+        return self.kept.get(key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.kept[key] = value
+
+    async def close(self) -> None:
+        self.away = True
+
+
+async def test_two_tiers_are_one() -> None:
+    near, far = Shelf(), Shelf()
+    tier = LayeredTier(near, far)
+    tier.put(b"a", b"1")
+    assert (near.kept, far.kept) == ({b"a": b"1"}, {b"a": b"1"})
+    assert await tier.get(b"a") == b"1"
+    assert far.asked == 0
+    # What only the far one has is near from then on.
+    far.kept[b"b"] = b"2"
+    assert [await tier.get(b"b"), await tier.get(b"b")] == [b"2", b"2"]
+    assert far.asked == 1
+    assert await tier.get(b"c") is None
+    far.away = True
+    assert await tier.get(b"d") is None
+    assert far.asked == 2
+    assert tier.may_have(b"d")
+    await tier.close()
+    assert not tier.may_have(b"a")

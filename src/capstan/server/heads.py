@@ -1,0 +1,103 @@
+"""The heads of requests, and a memory of those that were seen before.
+
+Clients send the same head again and again: only the body differs. `HeadMemo` remembers, by its exact bytes, what the
+HTTP parser made of a head, so that the protocol need not run the parser for it. The same bytes mean the same at the
+start of a message, whichever connection they come from; the protocol looks here only when its connection is at such a
+start. What is remembered is what follows from the bytes: never who the caller is, which the key directory is asked for
+every time. Only heads without anything unusual are remembered, and only such a length of body as the head itself says.
+
+Heads hold API keys. They are kept in memory only, bounded, and shown nowhere.
+"""
+
+from hashlib import sha256
+from urllib.parse import unquote
+
+from capstan.core.memo import Memo
+
+Headers = list[tuple[bytes, bytes]]
+
+END = b"\r\n\r\n"
+
+# Headers that change how a request is treated; with one of them it takes the longer of the two ways.
+_SPECIAL = frozenset({b"authorization", b"x-request-id", b"x-forwarded-for", b"x-explain"})
+# With one of these a message is not simply a head and as many bytes as its Content-Length says.
+_FRAMING = frozenset({b"transfer-encoding", b"upgrade", b"expect", b"trailer", b"te"})
+_LONGEST_HEAD = 4096
+# The object, its list of headers and their place in the dict.
+_OVERHEAD = 1500
+_MEMO_BYTES = 4 * 1024 * 1024
+
+
+class RequestHead:
+    """The head of one request to the gateway, read once."""
+
+    __slots__ = ("digest", "headers", "path", "target")
+
+    def __init__(self, target: bytes, headers: Headers) -> None:
+        self.target = target
+        self.headers = headers
+        # The path of the target, without the query, as ASGI would give it.
+        self.path = unquote(target.partition(b"?")[0].decode("latin-1"))
+        # The SHA-256 of the key, when the head carries one key and nothing that is treated specially.
+        self.digest = _only_key(headers)
+
+
+def _only_key(headers: Headers) -> bytes | None:
+    key: bytes | None = None
+    for name, value in headers:
+        if name == b"x-api-key":
+            if key is not None:
+                return None
+            key = value
+        elif name in _SPECIAL:
+            return None
+    return None if key is None else sha256(key).digest()
+
+
+class KnownHead:
+    """A head that was seen, and how many bytes of body follow it."""
+
+    __slots__ = ("body_bytes", "head")
+
+    def __init__(self, head: RequestHead, body_bytes: int) -> None:
+        self.head = head
+        self.body_bytes = body_bytes
+
+
+class HeadMemo:
+    """Heads by their bytes, for all connections of a server."""
+
+    def __init__(self, max_bytes: int = _MEMO_BYTES) -> None:
+        self._memo: Memo[bytes, KnownHead] = Memo(max_bytes, lambda text, _: 3 * len(text) + _OVERHEAD)
+        # The head with exactly these bytes, if it is known. Bound once: it is asked for every request.
+        self.get = self._memo.get
+
+    def __len__(self) -> int:
+        return len(self._memo)
+
+    def learn(self, piece: bytes, head: RequestHead, body: bytes) -> None:
+        """Remember the head of a message that the parser found to be all of `piece`, if it is an ordinary one.
+
+        To be called only for a POST in HTTP/1.1, on a connection that stays open, whose first byte is that of `piece`.
+        """
+        end = piece.find(END) + len(END)
+        if end > _LONGEST_HEAD or len(piece) - end != len(body):
+            return
+        text = piece[:end]
+        if _is_regular(text) and _says_length(head.headers, len(body)):
+            self._memo.put(text, KnownHead(head, len(body)))
+
+    def clear(self) -> None:
+        """Forget everything. Called when the settings were loaded again."""
+        self._memo.clear()
+
+
+def _is_regular(text: bytes) -> bool:
+    """Whether all lines end with CRLF and nothing else could be taken for the end of a line."""
+    lines = text.count(b"\r\n")
+    return text.count(b"\r") == lines == text.count(b"\n")
+
+
+def _says_length(headers: Headers, length: int) -> bool:
+    lengths = [value for name, value in headers if name == b"content-length"]
+    return lengths == [b"%d" % length] and not any(name in _FRAMING for name, _ in headers)

@@ -1,0 +1,151 @@
+"""A JSON-RPC request whose call was sent to an upstream, and which no task looks after as long as all goes well.
+
+Made by the fast path, handed to the protocol, which says which connection the response goes to. It is told by the RPC
+service how the call went on. When it did not go the plain way, a task carries it on: the same that requests have which
+are not sent at once.
+
+To uvicorn it is the cycle of the connection, so that pipelined requests queue up behind it, and one of the server's
+tasks, so that a stop waits for it.
+"""
+
+import asyncio
+from typing import Any, ClassVar, Protocol
+
+import msgspec
+import structlog
+
+from capstan.access.models import Caller
+from capstan.limits.models import Decision
+from capstan.rpc.errands import Errand
+from capstan.rpc.service import Prepared
+from capstan.server.heads import RequestHead
+
+log = structlog.get_logger(__name__)
+
+
+class Nobody:
+    """Stands for the event with which uvicorn wakes a waiting ASGI application; here none waits."""
+
+    def set(self) -> None:
+        """There is nobody to wake."""
+
+
+class Underway:
+    """Stands in for uvicorn's cycle while a task of the fast path looks for an answer: pipelined requests queue up."""
+
+    response_started = False
+    message_event = Nobody()
+
+    __slots__ = ("disconnected", "keep_alive", "response_complete")
+
+    def __init__(self, keep_alive: bool) -> None:
+        self.keep_alive = keep_alive
+        self.disconnected = False
+        self.response_complete = False
+
+
+class Sender(Protocol):
+    """Who made it, and finishes it: the fast path."""
+
+    def respond(self, sent: "Sent", reply: bytes) -> bytes:
+        """The response with the body of a reply."""
+        ...
+
+    def regret(self, sent: "Sent") -> bytes:
+        """The response that says that something went wrong on our side."""
+        ...
+
+    async def carry_on(self, sent: "Sent") -> bytes:
+        """The response by the longer way."""
+        ...
+
+    def abandon(self, errand: Errand) -> None:
+        """Nobody wants the reply any more."""
+        ...
+
+
+class Connection(Protocol):
+    """Where the response goes."""
+
+    def answered_later(self, underway: Any, response: bytes | None) -> None:
+        """The request has this response; None means that there is none, through a mistake of ours."""
+        ...
+
+
+class Sent(msgspec.Struct, eq=False):
+    """One request under way. An `rpc.errands.Asker`."""
+
+    head: RequestHead
+    client: str
+    caller: Caller
+    decision: Decision
+    prepared: Prepared
+    started: float
+    keep_alive: bool
+    sender: Sender
+    # Set by whoever made it, before anything can arrive; both are taken away again when they have done their part.
+    errand: Errand | None = None
+    connection: Connection | None = None
+    task: asyncio.Task[bytes] | None = None
+    # What uvicorn looks at.
+    disconnected: bool = False
+    response_complete: bool = False
+    response_started: ClassVar[bool] = False
+    message_event: ClassVar[Nobody] = Nobody()
+
+    def replied(self, body: bytes) -> None:
+        """The reply came."""
+        self.errand = None
+        try:
+            response = self.sender.respond(self, body)
+        except Exception:
+            # It must not hurt the connection to the upstream, in whose callback we are.
+            log.exception("fast_path_failed")
+            response = self.sender.regret(self)
+        self._hand_over(response)
+
+    def broke(self) -> None:
+        """There will be no reply, through a mistake of ours."""
+        self.errand = None
+        self._hand_over(self.sender.regret(self))
+
+    def carry_on(self) -> None:
+        """The reply needs the longer way."""
+        self.task = asyncio.get_running_loop().create_task(self.sender.carry_on(self))
+        self.task.add_done_callback(self._ended)
+
+    def cancel(self, msg: str | None = None) -> None:
+        """The server stops and waits no longer."""
+        if self.task is not None:
+            self.task.cancel()
+            return
+        errand = self.take_errand()
+        if errand is not None:
+            self.sender.abandon(errand)
+            # Not now: whoever cancels is going through all requests.
+            asyncio.get_running_loop().call_soon(self._hand_over, None)
+
+    def take_errand(self) -> Errand | None:
+        """What was begun, for the task that carries it on. Whoever takes it sees to its end."""
+        errand, self.errand = self.errand, None
+        return errand
+
+    def _ended(self, task: asyncio.Task[bytes]) -> None:
+        self.task = None
+        errand = self.take_errand()
+        if errand is not None:
+            # The task was cancelled before it ran.
+            self.sender.abandon(errand)
+        if task.cancelled():
+            self._hand_over(None)
+            return
+        error = task.exception()
+        if error is not None:
+            # The fast path answers its own faults; whatever gets past it must not leave the client waiting.
+            log.error("fast_path_failed", exc_info=error)
+        self._hand_over(None if error is not None else task.result())
+
+    def _hand_over(self, response: bytes | None) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.answered_later(self, response)

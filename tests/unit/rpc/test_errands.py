@@ -1,0 +1,153 @@
+"""Reads that are sent without a task: the reply, the record and the cache are those of the ordinary way."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from capstan.core.errors import UpstreamError
+from capstan.rpc.cache.gateway import Plan
+from capstan.rpc.errands import Errand
+from capstan.rpc.models import RpcReply
+from capstan.rpc.service import Prepared
+from tests.support.faulty_node import errors, held, results, text
+from tests.support.rpc_gateway import BOTH, Gateway, call, gateway
+
+BALANCE = call("eth_getBalance", "0x" + "11" * 20, "latest", id=7)
+
+
+class Asker:
+    """Wants the reply to one body, and carries on as the fast path does."""
+
+    def __init__(self, tested: Gateway, body: Any) -> None:
+        self.tested = tested
+        self.prepared: Prepared = tested.service.prepare(tested.network, json.dumps(body).encode())
+        self.reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.carried_on = False
+        self.errand: Errand | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    def send(self) -> bool:
+        plan = self.tested.service.answer_now(BOTH, self.tested.network, self.prepared, 0.0)
+        assert isinstance(plan, Plan)
+        began = asyncio.get_running_loop().time()
+        self.errand = self.tested.service.begin(BOTH, self.tested.network, self.prepared, plan, began, self)
+        return self.errand is not None
+
+    def replied(self, body: bytes) -> None:
+        self.reply.set_result(json.loads(body))
+
+    def broke(self) -> None:
+        self.reply.set_exception(AssertionError("a mistake of ours"))
+
+    def carry_on(self) -> None:
+        self.carried_on = True
+        self.task = asyncio.create_task(self._carry_on())
+
+    async def _carry_on(self) -> None:
+        assert self.errand is not None
+        try:
+            reply: RpcReply = await self.tested.service.answer(
+                BOTH,
+                self.tested.network,
+                self.prepared,
+                refund=self.tested.refund,
+                request_id="req_1",
+                plan=self.errand.plan,
+                errand=self.errand,
+            )
+        except Exception as error:
+            self.reply.set_exception(error)
+        else:
+            self.reply.set_result(json.loads(reply.body))
+
+
+async def test_a_result_is_replied_recorded_and_kept() -> None:
+    async with gateway(results("0x5"), head=100) as tested:
+        asker = Asker(tested, BALANCE)
+        assert asker.send()
+        assert await asker.reply == {"jsonrpc": "2.0", "id": 7, "result": "0x5"}
+        assert not asker.carried_on
+        assert tested.usage.records == [("eth_getBalance", 2, False, False)]
+        again = tested.service.answer_now(BOTH, tested.network, asker.prepared, 0.0)
+        assert again == b'{"jsonrpc":"2.0","id":7,"result":"0x5"}'
+        assert len(tested.nodes[0].calls) == 1
+
+
+async def test_an_error_of_the_node_is_passed_on_as_it_is() -> None:
+    async with gateway(errors(3, "execution reverted", "0x08c379a0"), head=100) as tested:
+        asker = Asker(tested, BALANCE)
+        assert asker.send()
+        assert (await asker.reply)["error"] == {"code": 3, "message": "execution reverted", "data": "0x08c379a0"}
+        assert asker.carried_on
+        assert tested.usage.records == [("eth_getBalance", 2, True, False)]
+        assert tested.refunded == []
+
+
+async def test_when_no_upstream_answers_the_units_are_given_back() -> None:
+    async with gateway(text("<html>"), head=100) as tested:
+        asker = Asker(tested, BALANCE)
+        assert asker.send()
+        with pytest.raises(UpstreamError, match="req_1"):
+            await asker.reply
+        assert tested.usage.records == [("eth_getBalance", 0, True, False)]
+        assert tested.refunded == [2]
+        assert len(tested.nodes[0].calls) == 1
+
+
+async def test_those_who_ask_the_same_meanwhile_share_the_call() -> None:
+    gate = asyncio.Event()
+    async with gateway(held(gate, results("0x5")), head=100) as tested:
+        first, second = Asker(tested, BALANCE), Asker(tested, BALANCE)
+        assert first.send()
+        assert not second.send(), "one of them leads"
+        other = asyncio.create_task(tested.ask(BALANCE))
+        await tested.nodes[0].wait_for_calls(1)
+        await asyncio.sleep(0)
+        gate.set()
+        assert (await first.reply)["result"] == (await other)["result"] == "0x5"
+        assert len(tested.nodes[0].calls) == 1
+        assert sorted(tested.usage.records) == [
+            ("eth_getBalance", 2, False, False),
+            ("eth_getBalance", 2, False, True),
+        ]
+
+
+async def test_what_may_not_be_kept_is_sent_and_not_shared() -> None:
+    async with gateway(results("0x5"), head=None) as tested:
+        one, two = Asker(tested, BALANCE), Asker(tested, BALANCE)
+        assert one.send()
+        assert two.send()
+        assert (await one.reply)["result"] == (await two.reply)["result"] == "0x5"
+        assert len(tested.nodes[0].calls) == 2
+
+
+async def test_what_is_abandoned_is_recorded_as_failed_and_leaves_nothing_behind() -> None:
+    gate = asyncio.Event()
+    async with gateway(held(gate, results("0x5")), head=100) as tested:
+        asker = Asker(tested, BALANCE)
+        assert asker.send()
+        assert asker.errand is not None
+        tested.service.abandon(asker.errand)
+        assert tested.usage.records == [("eth_getBalance", 2, True, False)]
+        assert tested.network.pool.members[0].in_flight == 0
+        gate.set()
+        # Whoever asks now asks anew.
+        assert (await tested.ask(BALANCE))["result"] == "0x5"
+        assert not asker.reply.done()
+
+
+async def test_a_mistake_of_ours_breaks_off_one_call_and_nothing_else() -> None:
+    async with gateway(results("0x5"), head=None) as tested:
+        asker = Asker(tested, BALANCE)
+        assert asker.send()
+        assert asker.errand is not None
+
+        def mistaken(*_: object) -> bytes:
+            raise RuntimeError("a mistake")
+
+        asker.errand.finish = mistaken
+        with pytest.raises(AssertionError, match="a mistake of ours"):
+            await asker.reply
+        assert (await tested.ask(BALANCE))["result"] == "0x5"
