@@ -27,14 +27,15 @@ from capstan.catalogue.units import UnitTable
 from capstan.chain.registry import Network
 from capstan.core.clock import SystemClock
 from capstan.core.ids import RequestIds
+from capstan.data import DataServices
+from capstan.erc4337 import open_wallets
+from capstan.feed.models import PUSH_METHOD
+from capstan.feed.service import FeedService
 from capstan.gas.routes import gas_routes
 from capstan.gas.service import GasPriceService
 from capstan.gateway import Gateway
-from capstan.limits.day import DayLedger
-from capstan.limits.memory import MemoryLimiter
+from capstan.limiting import build_limiter
 from capstan.limits.models import Decision, Limits, RateLimiter
-from capstan.limits.redis import RedisLimiter, connect
-from capstan.limits.store import DayStore
 from capstan.rpc.methods import is_known_name
 from capstan.rpc.routes import rpc_routes
 from capstan.rpc.service import RpcService
@@ -43,6 +44,7 @@ from capstan.server.admission import Admission, anonymous_subject
 from capstan.server.asgi import build_application
 from capstan.server.fastpath import FastPath
 from capstan.server.gate import Gate
+from capstan.server.handshake import Handshakes, socket_routes
 from capstan.server.health import ReadinessChecks, health_routes
 from capstan.server.identity import ClientAddress
 from capstan.server.listener import serve_until_stopped
@@ -51,14 +53,18 @@ from capstan.server.protocol import ConnectionLimits, Surroundings, protocol_cla
 from capstan.server.responses import ResponseEncoder
 from capstan.server.sockets import bind
 from capstan.server.telemetry import Telemetry
+from capstan.server.websocket import WebSocketConnection
 from capstan.settings import LiveSettings, ReloadFailed, Settings, SettingsError
+from capstan.sockets import build_feed, build_sockets
 from capstan.storage.database import Database
-from capstan.storage.presence import alone
 from capstan.storage.schema import access_version
 from capstan.usage.ledger import UsageLedger
 from capstan.usage.recorder import UsageRecorder
 from capstan.usage.routes import usage_routes
 from capstan.usage.store import UsageStore
+from capstan.usage.writer import Retention
+from capstan.wallets.routes import wallet_routes
+from capstan.wallets.service import WalletService
 from capstan.wiring import open_database
 
 log = structlog.get_logger(__name__)
@@ -83,9 +89,13 @@ class Application:
         self._usage: UsageRecorder
         self._usage_store: UsageStore
         self._gas_prices: GasPriceService
+        self._wallets: WalletService
+        self._data: DataServices
         self._readiness: ReadinessChecks
         self._gate: Gate
         self._fast_path: FastPath
+        self._feed: FeedService
+        self._sockets: type[WebSocketConnection]
         self._encoder = ResponseEncoder()
         self._request_ids = RequestIds()
         settings = live.current
@@ -133,6 +143,7 @@ class Application:
             fast_path=self._fast_path,
             encoder=self._encoder,
             request_ids=self._request_ids,
+            sockets=self._sockets,
             decide=self._decide_by_address,
             cors=bool(server.cors_origins),
         )
@@ -159,6 +170,7 @@ class Application:
         """Read the settings again. A bad file is refused and the old settings stay."""
         try:
             report = self._live.reload()
+            await self._data.apply(self._live.current)
         except (SettingsError, ReloadFailed) as error:
             log.error("reload_refused", reason=str(error))
             return
@@ -181,19 +193,29 @@ class Application:
         )
         await directory.start()
         stack.push_async_callback(directory.close)
-        self._limiter = self._build_limiter(database, stack)
+        self._limiter = await build_limiter(settings, database, self._clock, self.metrics, stack)
         await self._limiter.start()
         stack.push_async_callback(self._limiter.close)
-        self._usage = UsageRecorder(UsageLedger(database), self._clock, self.metrics, known=_is_known_name)
+        retention = Retention(minute_hours=24 * settings.usage.minute_days, days=settings.usage.days)
+        self._usage = UsageRecorder(
+            UsageLedger(database), self._clock, self.metrics, known=_is_known_name, retention=retention
+        )
         await self._usage.start()
         self._usage_store = UsageStore(database, self._clock)
         stack.push_async_callback(self._usage.close)
         self._gateway = await Gateway.open(settings, self._clock, self.metrics, stack)
         self._gas_prices = GasPriceService(clock=self._clock, head=self._gateway.heads.head)
         stack.push_async_callback(self._gas_prices.close)
+        self._data = await DataServices.open(
+            settings, database, self._gateway, self._clock, self.metrics, stack, networks=lambda: self._networks
+        )
         self._live.on_change(self._apply)
+        known = (self._live, database, self._gateway, self._clock, self._reach, self._plans)
+        self._wallets = await open_wallets(*known, stack)
         self._readiness = ReadinessChecks({"database": lambda: _ping(database)})
         self._build_gate(directory)
+        self._feed.start()
+        stack.push_async_callback(self._feed.close)
         stack.callback(self._access_log.flush)
         if settings.server.metrics_port:
             server, thread = start_http_server(
@@ -201,29 +223,6 @@ class Application:
             )
             stack.callback(thread.join, 5)
             stack.callback(server.shutdown)
-
-    def _build_limiter(self, database: Database, stack: AsyncExitStack) -> RateLimiter:
-        settings = self._live.current
-        ledger = DayLedger(DayStore(database), self._clock, self.metrics, share=settings.limits.day_reservation_share)
-        if not settings.redis.url:
-            if database.file is not None and not stack.enter_context(alone(database.file)):
-                log.warning("limits_not_shared", reason="another process serves this database; set redis.url")
-            return MemoryLimiter(self._clock, ledger)
-        client = connect(
-            settings.redis.url,
-            cluster=settings.redis.cluster,
-            connect_timeout=settings.redis.connect_timeout_seconds,
-            command_timeout=settings.redis.command_timeout_seconds,
-        )
-        stack.push_async_callback(client.aclose)
-        return RedisLimiter(
-            client,
-            self._clock,
-            ledger,
-            self.metrics,
-            timeout_seconds=settings.redis.command_timeout_seconds,
-            retry_seconds=settings.redis.retry_seconds,
-        )
 
     def _build_gate(self, directory: KeyDirectory) -> None:
         """Connect admission, services and routes: the ordinary way (gate) and the short way (fast path)."""
@@ -270,6 +269,42 @@ class Application:
             access_log=self._access_log,
             request_ids=self._request_ids,
         )
+        self._build_feed(directory, admission, rpc, addresses, telemetry)
+
+    def _build_feed(
+        self,
+        directory: KeyDirectory,
+        admission: Admission,
+        rpc: RpcService,
+        addresses: ClientAddress,
+        telemetry: Telemetry,
+    ) -> None:
+        settings = self._live.current
+        self._feed = build_feed(
+            settings,
+            self._gateway,
+            rpc,
+            self._limiter,
+            self._usage,
+            directory,
+            self._clock,
+            self.metrics,
+            limits_of=self._plans.limits_of,
+            price=lambda name: self._units.cost(name),
+            request_ids=self._request_ids,
+        )
+        handshakes = Handshakes(
+            admission,
+            self._encoder,
+            self._clock,
+            find_network=self._exact_network,
+            addresses=addresses,
+            telemetry=telemetry,
+            access_log=self._access_log,
+            request_ids=self._request_ids,
+            origins=settings.server.cors_origins,
+        )
+        self._sockets = build_sockets(settings, self._feed, handshakes)
 
     def _routes(self, rpc: RpcService) -> list[HTTPRouteHandler]:
         token = self._live.current.server.operator_token
@@ -278,7 +313,10 @@ class Application:
             *page_routes(Pages(base_url=self.base_url)),
             *access_routes(self._plans, lambda: self._networks),
             *rpc_routes(rpc, self._exact_network),
+            *socket_routes(),
             *gas_routes(self._gas_prices, self._network_of_chain),
+            *self._data.routes(self._network_of_chain),
+            *wallet_routes(self._wallets),
             *usage_routes(self._usage_store),
         ]
 
@@ -305,6 +343,7 @@ class Application:
         self._units, self._networks = units, networks
         self._fast_path.forget_networks()
         self._plans.forget()
+        self._feed.networks_changed(lambda name: self._gateway.registry.find(*name.split("/", 1)))
 
     def _begin_stop(self) -> None:
         self._readiness.stopping = True
@@ -325,7 +364,7 @@ class Application:
 
 def _is_known_name(name: str) -> bool:
     """Whether a name in the usage ledger is ours: a method of the tables, or `GET /v1/…` with a route of ours."""
-    return " /" in name or is_known_name(name)
+    return " /" in name or name == PUSH_METHOD or is_known_name(name)
 
 
 async def _ping(database: Database) -> None:

@@ -11,17 +11,25 @@ from prometheus_client import CollectorRegistry
 
 from capstan.catalogue.units import UnitTable
 from capstan.chain.filters import FilterRouter
-from capstan.chain.heads import LatestHeads
+from capstan.chain.follower.followers import Followers
+from capstan.chain.heads.latest import LatestHeads
+from capstan.chain.heads.source import HeadOptions
+from capstan.chain.heads.tracker import HeadTracker
 from capstan.chain.registry import ChainRegistry, Network
-from capstan.chain.tracker import HeadTracker
 from capstan.chain.upstream import open_session
 from capstan.chain.view import NetworkHeads
 from capstan.core.clock import Clock
+from capstan.limits.redis import connect
 from capstan.rpc.cache.gateway import RpcCache
+from capstan.rpc.cache.layered import LayeredTier
 from capstan.rpc.cache.memory import MemoryLimits
 from capstan.rpc.cache.models import HeadChange, NetworkOptions
 from capstan.rpc.cache.persistent import PersistentLimits, PersistentTier
+from capstan.rpc.cache.remote import RemoteLimits, RemoteTier
+from capstan.rpc.cache.tiers import SecondTier
 from capstan.rpc.forwarding import Forwarder
+from capstan.rpc.integrity.guard import Guard
+from capstan.rpc.integrity.metrics import IntegrityMetrics
 from capstan.rpc.logs import LogReader
 from capstan.rpc.models import Usage
 from capstan.rpc.service import RpcLimits, RpcService
@@ -31,6 +39,9 @@ from capstan.wiring import network_specs
 _CACHE_FILE = "rpc-cache.db"
 # Answers at the head are kept for two blocks at the most, when no news of the next head arrives.
 _HEAD_BLOCKS = 2
+# And never for so long that they could still be there when the network, of which nobody asks any more, is followed
+# slowly: whoever asks then must not be told of an old head.
+_HEAD_MOST_SECONDS = HeadOptions().idle_after / 2
 
 
 class Gateway:
@@ -43,6 +54,8 @@ class Gateway:
         self._followed: dict[str, HeadTracker] = {}
         self.registry = ChainRegistry(open_session(), clock, metrics=metrics)
         self.heads = LatestHeads(clock, registry=metrics)
+        self.followers = Followers(self.heads, clock, registry=metrics)
+        self.guard = Guard(clock, view=self.view, metrics=IntegrityMetrics(metrics))
         self.apply(settings)
 
     @classmethod
@@ -50,16 +63,14 @@ class Gateway:
         cls, settings: Settings, clock: Clock, metrics: CollectorRegistry, stack: AsyncExitStack
     ) -> "Gateway":
         """Build and start the parts; the stack stops them in the reverse order."""
-        tier: PersistentTier | None = None
-        if settings.cache.disk_bytes and not settings.development:
-            path = settings.data_path / _CACHE_FILE
-            tier = PersistentTier(path, PersistentLimits(max_bytes=settings.cache.disk_bytes))
-            await tier.open()
+        tier = await _open_tier(settings, clock, metrics, stack)
         cache = RpcCache(clock, limits=MemoryLimits(max_bytes=settings.cache.memory_bytes), tier=tier)
         stack.push_async_callback(cache.close)
         gateway = cls(settings, clock, metrics, cache)
+        stack.push_async_callback(gateway.guard.close)
         stack.push_async_callback(gateway.registry.close)
         stack.push_async_callback(gateway.heads.close)
+        stack.push_async_callback(gateway.followers.close)
         return gateway
 
     def service(
@@ -77,10 +88,11 @@ class Gateway:
             FilterRouter(self._clock),
             self._clock,
             heads=self.view,
+            guard=self.guard,
         )
         return RpcService(
             cost=lambda method, archive: units().cost(method, archive=archive),
-            head=self.heads.head,
+            head=lambda network: self.view(network).latest_number,
             clock=self._clock,
             forwarder=forwarder,
             usage=usage,
@@ -102,6 +114,7 @@ class Gateway:
         self.registry.replace(network_specs(settings))
         networks = self.registry.networks()
         self.heads.sync(networks)
+        self.followers.sync(networks)
         self._views.clear()
         for network in networks:
             self._configure(network)
@@ -110,7 +123,7 @@ class Gateway:
     def _configure(self, network: Network) -> None:
         spec = network.spec
         # A development chain makes blocks on command: what it said of its head may be old the moment it was said.
-        head_seconds = 0.0 if spec.dev_methods else _HEAD_BLOCKS * spec.block_time_ms / 1000
+        head_seconds = 0.0 if spec.dev_methods else min(_HEAD_BLOCKS * spec.block_time_ms / 1000, _HEAD_MOST_SECONDS)
         moment_seconds = 0.0 if spec.dev_methods else min(1.0, spec.block_time_ms / 1000)
         self._cache.configure(
             network.name,
@@ -125,5 +138,33 @@ class Gateway:
 
         def changed(change: HeadChange) -> None:
             self._cache.apply(name, change)
+            if change.restarted:
+                self.guard.forget(name)
 
         tracker.subscribe(changed, keep_awake=False)
+
+
+async def _open_tier(
+    settings: Settings, clock: Clock, metrics: CollectorRegistry, stack: AsyncExitStack
+) -> SecondTier | None:
+    """Where final answers are kept outside of memory: in a file, in Redis, in both, or nowhere."""
+    disk: PersistentTier | None = None
+    if settings.cache.disk_bytes and not settings.development:
+        disk = PersistentTier(settings.data_path / _CACHE_FILE, PersistentLimits(max_bytes=settings.cache.disk_bytes))
+        await disk.open()
+    if not settings.redis.url or not settings.cache.redis_seconds:
+        return disk
+    client = connect(
+        settings.redis.url,
+        cluster=settings.redis.cluster,
+        connect_timeout=settings.redis.connect_timeout_seconds,
+        command_timeout=settings.redis.command_timeout_seconds,
+    )
+    stack.push_async_callback(client.aclose)
+    limits = RemoteLimits(
+        max_value_bytes=settings.cache.redis_value_bytes,
+        expire_seconds=settings.cache.redis_seconds,
+        rest_seconds=settings.redis.retry_seconds,
+    )
+    shared = RemoteTier(client, clock, limits=limits, registry=metrics)
+    return shared if disk is None else LayeredTier(disk, shared)

@@ -166,6 +166,8 @@ def _network_default(key: str) -> str:
         return "as in `[network_defaults]`"
     if key == "upstreams":
         return "`[]`"
+    if key == "quorum":
+        return "`{}`"
     evm, solana = family_table("evm"), family_table("solana")
     if key not in evm:
         return "required"

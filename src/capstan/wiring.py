@@ -3,8 +3,8 @@
 Kept apart from the composition root so that `capstan keys` need not load the web framework. It decides nothing.
 """
 
-from capstan.chain.models import NetworkSpec, UpstreamSpec
-from capstan.settings import Settings
+from capstan.chain.models import Integrity, NetworkSpec, Quorum, UpstreamSpec
+from capstan.settings import NetworkSettings, Settings
 from capstan.storage.database import Database, DatabaseOptions
 from capstan.storage.migrate import require_current, upgrade
 
@@ -55,6 +55,8 @@ def network_specs(settings: Settings) -> list[NetworkSpec]:
                     methods_deny=upstream.methods_deny,
                     requests_per_second=upstream.requests_per_second,
                     connections=upstream.connections,
+                    hedge=network.hedge,
+                    hedge_quantile=network.hedge_quantile,
                 )
                 for upstream in network.upstreams
             ),
@@ -64,7 +66,25 @@ def network_specs(settings: Settings) -> list[NetworkSpec]:
             eip1559=network.eip1559,
             method_groups=frozenset(network.extra_namespaces),
             dev_methods=settings.development and network.default_in_development,
-            max_log_range=network.max_log_blocks or None,
+            max_log_range=_max_log_range(network),
+            broadcast=network.broadcast,
+            hedge_share=network.hedge_share,
+            integrity=_integrity(network),
         )
         for network in settings.served.values()
     ]
+
+
+def _max_log_range(network: NetworkSettings) -> int | None:
+    """The widest range of one eth_getLogs. Where logs are checked, every block of it costs calls."""
+    if network.verify and network.family == "evm":
+        return min(network.max_log_blocks or network.verify_log_blocks, network.verify_log_blocks)
+    return network.max_log_blocks or None
+
+
+def _integrity(network: NetworkSettings) -> Integrity | None:
+    verify = network.verify and network.family == "evm"
+    if not verify and not network.quorum:
+        return None
+    quorum = {method: Quorum(rule.agree, rule.of) for method, rule in network.quorum.items()}
+    return Integrity(quorum=quorum, verify=verify, proofs=frozenset(network.block_proofs))

@@ -23,6 +23,7 @@ from capstan.catalogue.units import builtin_prices
 from capstan.chain.models import NetworkSpec, UpstreamSpec
 from capstan.cli.main import app
 from capstan.core.errors import ApiError
+from capstan.feed.models import PUSH_PRICE
 from capstan.rpc.methods import Kind, look_up
 from capstan.settings import Plan, load_settings
 from tests.docs.markdown import ROOT, page_names
@@ -37,8 +38,8 @@ _NOT_PASSED_ON = (Kind.UNKNOWN, Kind.SUBSCRIPTION)
 _SCOPES = {
     Scope.RPC_READ: "JSON-RPC methods that read; gas prices",
     Scope.RPC_WRITE: "JSON-RPC methods that submit a transaction",
-    Scope.DATA_READ: "gas prices; token and NFT data when they are built",
-    Scope.WALLETS_MANAGE: "smart wallets when they are built",
+    Scope.DATA_READ: "gas prices; token and NFT data",
+    Scope.WALLETS_MANAGE: "smart wallets",
     Scope.WEBHOOKS_MANAGE: "webhooks when they are built",
     Scope.GAS_MANAGE: "gas prices; gas policies and sponsorship when they are built",
     Scope.BUNDLER_SEND: "the bundler when it is built",
@@ -84,7 +85,8 @@ def units() -> str:
     kinds = (
         ("EVM method", [name for name in methods if "." not in name and "_" in name]),
         ("Solana method", [name for name in methods if "." not in name and "_" not in name]),
-        ("REST call", [name for name in methods if "." in name]),
+        ("REST call", [name for name in methods if name.startswith("rest.")]),
+        ("WebSocket", [name for name in methods if name.startswith("ws.")]),
     )
     tables = [_table(("Units", title), _by_cost(names)) for title, names in kinds]
     rest = f"Methods that are not listed: {namespaces}, any other {prices.default}.\n"
@@ -183,6 +185,8 @@ def _priced_ahead() -> Iterator[str]:
         for match in _UNITS_OF_ROUTE.finditer(file.read_text(encoding="utf-8"))
     }
     for name in builtin_prices().methods:
+        if name == PUSH_PRICE or look_up(evm, name).kind is Kind.SUBSCRIPTION:
+            continue
         if "." in name:
             if name not in built:
                 yield name

@@ -11,7 +11,8 @@ import pytest
 
 from capstan.access.secrets import well_formed
 from capstan.cli.common import ExitCode
-from capstan.core import errors, jsonrpc
+from capstan.core import errors, frames, jsonrpc
+from capstan.feed.filters import MOST_ADDRESSES
 from capstan.rpc.blocks import RECENT_BLOCKS
 from capstan.settings import Upstream, load_settings
 from capstan.wiring import network_specs
@@ -133,6 +134,37 @@ def test_numbers_in_sentences_are_the_defaults() -> None:
     assert settings.access.poll_seconds == 0.25
     assert "four times a second (`access.poll_seconds`)" in read_page("docs/explanation/keys.md").text
     assert f"{settings.access.cache_entries:,} of them" in read_page("docs/explanation/keys.md").text
+
+
+def test_numbers_on_the_page_of_the_websocket_are_the_defaults() -> None:
+    """Each is a setting of the section feed."""
+    feed = load_settings(Path(os.devnull), {}).feed
+    page = " ".join(read_page("docs/reference/websocket.md").text.split())
+    for sentence in (
+        f"more than {feed.sockets_per_key:,} sockets of one key",
+        f"more than {feed.sockets:,} sockets in all",
+        f"At most {feed.calls_in_flight} calls of one socket",
+        f"at most {feed.replay_blocks:,} blocks (`feed.replay_blocks`)",
+        f"more than {feed.grace_seconds:g} seconds of its limit behind (`feed.grace_seconds`)",
+        f"a ping every {feed.ping_seconds:g} seconds",
+        f"a message over {feed.message_bytes >> 20} MiB",
+        f"more than {feed.send_buffer_bytes >> 20} MiB waited",
+        f"{feed.refusals} messages in a row",
+        f"up to {MOST_ADDRESSES:,}, and",
+    ):
+        assert sentence in page, sentence
+    assert feed.idle_seconds == 3600
+    assert "asked for an hour" in page
+
+
+def test_close_codes_on_the_page_of_the_websocket_are_those_of_the_code() -> None:
+    """All that the server itself sends, and no others."""
+    table = read_page("docs/reference/websocket.md").text.partition("| Code | When |")[2].partition("\n\n")[0]
+    first_column = " ".join(re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE))
+    documented = {int(code) for code in re.findall(r"\b\d{4}\b", first_column)}
+    # 1005 stands for a close frame without a code; 4403 is kept for what the handshake refuses today.
+    sent = {value for name, value in vars(frames).items() if name[0].isupper() and isinstance(value, int)}
+    assert documented == sent - {frames.NO_STATUS, frames.NOT_ALLOWED}
 
 
 def test_settings_without_effect_are_named() -> None:

@@ -22,7 +22,8 @@ from capstan.core.errors import NotFound
 
 Kind = Literal["mainnet", "testnet"]
 Family = Literal["evm", "solana"]
-EntryPointVersion = Literal["0.6", "0.7", "0.8"]
+BlockProof = Literal["header", "bloom", "receipts"]
+EntryPointVersion = Literal["0.6", "0.7", "0.8", "0.9"]
 
 NAME_PATTERN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*/[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -30,7 +31,8 @@ _EVM_ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 _EVM_HASH = re.compile(r"0x[0-9a-fA-F]{64}")
 _BASE58 = re.compile(r"[1-9A-HJ-NP-Za-km-z]{32,44}")
 
-_ADDRESS_FIELDS = ("multicall3", "wrapped_native", "native_usd_feed")
+_ADDRESS_FIELDS = ("multicall3", "wrapped_native", "native_usd_feed", "uniswap_v3_factory", "uniswap_v2_factory")
+_ADDRESS_LISTS = ("quote_tokens",)
 _ADDRESS_TABLES = ("entry_points", "factories", "paymasters", "price_feeds")
 
 
@@ -52,6 +54,13 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Meta(ge=0, le=100_000, description="Blocks until a block counts as final where a node lacks `finalized`."),
     ]
     eip1559: Annotated[bool, Meta(description="Whether blocks carry a base fee and transactions may name fee caps.")]
+    block_proofs: Annotated[
+        tuple[BlockProof, ...],
+        Meta(
+            description="What its blocks prove, for `verify`: `header`, their hash is that of the standard fields;"
+            " `bloom`, every log is in the bloom; `receipts`, the receipts root covers every log."
+        ),
+    ]
     default_testnet: Annotated[
         bool, Meta(description="The test network a `svc_test_` key gets where a path names only the chain.")
     ]
@@ -76,6 +85,14 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     price_feeds: Annotated[
         dict[str, str], Meta(description="Chainlink US dollar feeds of tokens: token address = feed address.")
     ]
+    quote_tokens: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Tokens in which pools quote others, besides the wrapped native coin; each needs a price feed."
+        ),
+    ]
+    uniswap_v3_factory: Annotated[str, Meta(description="Factory of Uniswap v3 pools, for prices; empty: not used.")]
+    uniswap_v2_factory: Annotated[str, Meta(description="Factory of Uniswap v2 pairs, for prices; empty: not used.")]
 
     @property
     def name(self) -> str:
@@ -253,11 +270,17 @@ def network_faults(entry: Network) -> list[tuple[str, str]]:
             reason = check(text) or (check(key) if field == "price_feeds" else None)
             if reason:
                 faults.append((f'{field}."{key}"', reason))
+    for field in _ADDRESS_LISTS:
+        faults += [
+            (f"{field}[{place}]", reason) for place, text in enumerate(getattr(entry, field)) if (reason := check(text))
+        ]
     pattern = _EVM_HASH if entry.family == "evm" else _BASE58
     if entry.genesis_hash and not pattern.fullmatch(entry.genesis_hash):
         faults.append(("genesis_hash", "must be a 32-byte hash as the network's nodes write it"))
     if entry.family == "solana" and entry.eip1559:
         faults.append(("eip1559", "must be false on a Solana network"))
+    if entry.family == "solana" and entry.block_proofs:
+        faults.append(("block_proofs", "must be empty on a Solana network"))
     for flag in ("default_testnet", "default_in_development"):
         if getattr(entry, flag) and entry.kind != "testnet":
             faults.append((flag, 'must be false on a network of kind "mainnet"'))
@@ -271,6 +294,8 @@ def checksummed(entry: EntryT) -> EntryT:
     changes: dict[str, Any] = {field: to_checksum(getattr(entry, field)) for field in _ADDRESS_FIELDS}
     for field in _ADDRESS_TABLES:
         changes[field] = {key: to_checksum(text) for key, text in getattr(entry, field).items()}
+    for field in _ADDRESS_LISTS:
+        changes[field] = tuple(to_checksum(text) for text in getattr(entry, field))
     changes["price_feeds"] = {to_checksum(key): text for key, text in changes["price_feeds"].items()}
     return msgspec.structs.replace(entry, **changes)
 

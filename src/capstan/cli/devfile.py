@@ -56,8 +56,8 @@ def load_secrets(data_dir: Path) -> DevSecrets:
     )
 
 
-def network_overrides(deployment: Deployment, evm_url: str, solana_url: str) -> dict[str, object]:
-    """The settings of the two development networks."""
+def network_overrides(deployment: Deployment, evm_url: str, solana_urls: tuple[str, str]) -> dict[str, object]:
+    """The settings of the two development networks. Solana has an address for calls and one for subscriptions."""
     native = next(feed.address for feed in deployment.price_feeds if feed.token is None)
     evm = {
         "upstreams": [{"url": evm_url, "name": "devnet"}],
@@ -70,7 +70,9 @@ def network_overrides(deployment: Deployment, evm_url: str, solana_url: str) -> 
         "extra_namespaces": ["debug"],
         "block_time_ms": 1000,
     }
-    solana = {"upstreams": [{"url": solana_url, "name": "litesvm"}], "genesis_hash": ""}
+    names = ("litesvm", "litesvm-websocket")
+    upstreams = [{"url": url, "name": name} for url, name in zip(solana_urls, names, strict=True)]
+    solana = {"upstreams": upstreams, "genesis_hash": ""}
     return {
         **{f"networks.ethereum/devnet.{key}": value for key, value in evm.items()},
         **{f"networks.solana/devnet.{key}": value for key, value in solana.items()},

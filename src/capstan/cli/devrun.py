@@ -48,7 +48,7 @@ async def run_development(host: str, port: int, data_dir: Path, block_time: floa
         await asyncio.gather(evm.start(), solana.start())
         deployment = await deploy_all(evm.url, _say, project=project)
         secrets = load_secrets(data_dir)
-        live = _settings(host, port, data_dir, log_level, secrets, deployment, evm.url, solana.url)
+        live = _settings(host, port, data_dir, log_level, secrets, deployment, evm.url, (solana.url, solana.ws_url))
         secrets = await _ensure_access(live, data_dir, secrets)
         application = await stack.enter_async_context(Application.open(live))
         document = dev_document(application.base_url, secrets, deployment, evm.url, solana.url)
@@ -76,7 +76,7 @@ def _settings(
     secrets: DevSecrets,
     deployment: Deployment,
     evm_url: str,
-    solana_url: str,
+    solana_urls: tuple[str, str],
 ) -> LiveSettings:
     """The settings of development mode: your own, except for everything that could reach something real."""
     overrides: dict[str, object] = {
@@ -91,8 +91,11 @@ def _settings(
         "log.level": log_level,
         "log.format": "console",
         "limits.anonymous_requests_per_second": _ANONYMOUS_REQUESTS_PER_SECOND,
-        **network_overrides(deployment, evm_url, solana_url),
+        **network_overrides(deployment, evm_url, solana_urls),
     }
+    if "CAPSTAN_NFTS__IPFS_GATEWAYS" not in os.environ:
+        # The samples point to nothing on IPFS; who wants a gateway asked names it.
+        overrides["nfts.ipfs_gateways"] = []
     return LiveSettings(None, os.environ, overrides)
 
 

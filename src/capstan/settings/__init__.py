@@ -1,6 +1,6 @@
 """The settings: read from `defaults.toml`, `capstan.toml`, `CAPSTAN_…` variables and the command line.
 
-    model       the typed structs, one per section
+    model       the typed structs, one per section; `section` and `data` are parts of it
     layers      the sources and their order
     build       raw values to structs; `load_settings`
     checks      rules that span values
@@ -13,6 +13,7 @@ The command line and the composition root use this package; other parts receive 
 """
 
 from capstan.settings.build import load_settings
+from capstan.settings.data import Index, Nfts, Prices, Tokens
 from capstan.settings.errors import Problem, ReloadFailed, SettingsError
 from capstan.settings.live import LiveSettings, ReloadReport
 from capstan.settings.model import (
@@ -26,6 +27,7 @@ from capstan.settings.model import (
     NetworkSettings,
     Plan,
     Plans,
+    Quorum,
     Redis,
     Server,
     Settings,
@@ -33,6 +35,7 @@ from capstan.settings.model import (
     Units,
     Upstream,
     UpstreamDefaults,
+    Usage,
 )
 from capstan.settings.redaction import redacted
 
@@ -40,15 +43,19 @@ __all__ = [
     "RELOADABLE",
     "Access",
     "Cache",
+    "Index",
     "Limits",
     "LiveSettings",
     "Log",
     "Mail",
     "NetworkDefaults",
     "NetworkSettings",
+    "Nfts",
     "Plan",
     "Plans",
+    "Prices",
     "Problem",
+    "Quorum",
     "Redis",
     "ReloadFailed",
     "ReloadReport",
@@ -56,9 +63,11 @@ __all__ = [
     "Settings",
     "SettingsError",
     "Storage",
+    "Tokens",
     "Units",
     "Upstream",
     "UpstreamDefaults",
+    "Usage",
     "load_settings",
     "redacted",
 ]

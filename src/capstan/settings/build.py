@@ -110,7 +110,7 @@ class _Builder:
         defaults, nodes = settings["network_defaults"], settings["upstreams"]
         if defaults is _WRONG or nodes is _WRONG:
             return None
-        raw = {**table, **msgspec.to_builtins(defaults), "upstreams": [], **own}
+        raw = {**table, **msgspec.to_builtins(defaults), "quorum": {}, "upstreams": [], **own}
         values: dict[str, Any] = {
             key: self._convert(raw[key], annotation, (*path, key))
             for key, annotation in fields.items()

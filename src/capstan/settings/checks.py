@@ -12,10 +12,14 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 from urllib.parse import SplitResult, urlsplit
 
-from capstan.settings.model import Settings, Upstream
+from capstan.catalogue.agreement import agreeable, can_agree
+from capstan.core.money import parse_price
+from capstan.settings.errors import suggestion
+from capstan.settings.model import NetworkSettings, Settings, Upstream
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LEAST_TOKEN = 16
+_TOKEN = re.compile(r"[a-z0-9-]+/[a-z0-9-]+:(?:0x[0-9a-fA-F]{40}|native)")
 
 
 class Report(Protocol):
@@ -115,6 +119,25 @@ def _units(settings: Settings, report: Report) -> None:
             report(("units", "overrides"), 'must be a method, or a namespace such as "debug_*"', f'."{name}"')
 
 
+def _data(settings: Settings, report: Report) -> None:
+    for key in ("ipfs_gateways", "arweave_gateways"):
+        for index, url in enumerate(getattr(settings.nfts, key)):
+            if reason := _address_fault(url, ("http", "https")):
+                report(("nfts", key), reason, f"[{index}]")
+    if settings.prices.http_url and (reason := _address_fault(settings.prices.http_url, ("http", "https"))):
+        report(("prices", "http_url"), reason)
+    for name, price in settings.prices.fixed.items():
+        if not _TOKEN.fullmatch(name):
+            report(("prices", "fixed"), 'must be "chain/network:0x…" or "chain/network:native"', f'."{name}"')
+        try:
+            parse_price(price)
+        except ValueError as error:
+            report(("prices", "fixed"), f"{error}, written as text", f'."{name}"')
+    for index, name in enumerate(settings.prices.trusted_vaults):
+        if not _TOKEN.fullmatch(name) or name.endswith(":native"):
+            report(("prices", "trusted_vaults"), 'must be "chain/network:0x…"', f"[{index}]")
+
+
 def _networks(settings: Settings, report: Report) -> None:
     for network in settings.networks.values():
         for index, upstream in enumerate(network.upstreams):
@@ -123,6 +146,27 @@ def _networks(settings: Settings, report: Report) -> None:
         names = [upstream.name for upstream in network.upstreams if upstream.name]
         for name in sorted({name for name in names if names.count(name) > 1}):
             report(("networks", network.name, "upstreams"), f'two upstreams have the name "{name}"')
+        addresses = [upstream.url.lower() for upstream in network.upstreams]
+        if network.family == "solana" and addresses and all(url.startswith(("ws:", "wss:")) for url in addresses):
+            reason = (
+                "needs an upstream with http:// or https://: the WebSocket of a Solana node only takes subscriptions"
+            )
+            report(("networks", network.name, "upstreams"), reason)
+        for method, reason in _quorum_faults(network):
+            report(("networks", network.name, "quorum"), reason, f".{method}")
+
+
+def _quorum_faults(network: NetworkSettings) -> Iterable[tuple[str, str]]:
+    for method, rule in network.quorum.items():
+        if not can_agree(network.family, method):
+            close = suggestion(method, agreeable(network.family))
+            yield method, f"is not a read that nodes of {network.name} can agree on{close}"
+        if rule.agree > rule.of:
+            yield method, f"must have agree at most of: {rule.agree} of {rule.of} cannot agree"
+        elif 2 * rule.agree <= rule.of:
+            yield method, f"must have agree above half of of: with {rule.agree} of {rule.of} two answers could both win"
+        if network.upstreams and rule.of > len(network.upstreams):
+            yield method, f"asks {rule.of} upstreams, but the network has {len(network.upstreams)}"
 
 
 def _upstream_faults(upstream: Upstream) -> Iterable[tuple[str, str]]:
@@ -183,5 +227,6 @@ _RULES: tuple[Callable[[Settings, Report], None], ...] = (
     _mail,
     _timing,
     _units,
+    _data,
     _networks,
 )

@@ -19,27 +19,25 @@ from msgspec import Meta
 
 from capstan.catalogue.networks import Network, Networks, builtin_networks
 from capstan.catalogue.units import Cost, UnitTable, load_units
-from capstan.settings.redaction import SECRET, SECRET_BEYOND_HOST, SECRET_PASSWORD, SECRET_VALUES, hidden
+from capstan.settings.data import Index, Nfts, Prices, Tokens
+from capstan.settings.redaction import SECRET, SECRET_BEYOND_HOST, SECRET_PASSWORD, SECRET_VALUES
+from capstan.settings.section import (
+    Count,
+    Port,
+    PositiveCount,
+    Seconds,
+    SecondsOrNone,
+    Section,
+    Share,
+    ShareOrNone,
+    Text,
+)
 
 Mode = Literal["production", "development"]
-Port = Annotated[int, Meta(ge=0, le=65535)]
-Count = Annotated[int, Meta(ge=0, le=2**53 - 1)]
-PositiveCount = Annotated[int, Meta(ge=1, le=2**53 - 1)]
-Seconds = Annotated[float, Meta(gt=0, le=86_400)]
-SecondsOrNone = Annotated[float, Meta(ge=0, le=86_400)]
-Text = Annotated[str, Meta(min_length=1)]
 MethodPattern = Annotated[
     str,
     Meta(pattern=r"^[A-Za-z0-9]+(_[A-Za-z0-9]+)*(_?\*)?$", extra={"plural": 'methods such as "eth_call" or "debug_*"'}),
 ]
-
-
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every section."""
-
-    def __repr__(self) -> str:
-        parts = (f"{name}={value!r}" for name, value in hidden(self).items())
-        return f"{type(self).__name__}({', '.join(parts)})"
 
 
 class Server(Section, frozen=True):
@@ -167,6 +165,34 @@ class Cache(Section, frozen=True):
 
     memory_bytes: Annotated[int, Meta(ge=1_048_576)]
     disk_bytes: Count
+    redis_seconds: Annotated[int, Meta(ge=0, le=366 * 86_400)]
+    redis_value_bytes: PositiveCount
+
+
+class Usage(Section, frozen=True):
+    """The record of what each key used."""
+
+    minute_days: Annotated[int, Meta(ge=1, le=3660)]
+    days: Annotated[int, Meta(ge=1, le=36_600)]
+
+
+class Feed(Section, frozen=True):
+    """The WebSocket feed."""
+
+    sockets: PositiveCount
+    sockets_per_key: PositiveCount
+    subscriptions_per_socket: PositiveCount
+    message_bytes: PositiveCount
+    send_buffer_bytes: Annotated[int, Meta(ge=65_536)]
+    calls_in_flight: PositiveCount
+    refusals: PositiveCount
+    grace_seconds: Seconds
+    replay_blocks: PositiveCount
+    handshake_seconds: Seconds
+    ping_seconds: Seconds
+    pong_seconds: Seconds
+    close_seconds: Seconds
+    idle_seconds: Seconds
 
 
 class Upstream(UpstreamDefaults, frozen=True):
@@ -194,6 +220,21 @@ class NetworkDefaults(Section, frozen=True):
     extra_namespaces: tuple[Literal["debug", "trace", "txpool"], ...]
     max_log_blocks: Count
     deadline_seconds: Seconds
+    hedge: bool
+    hedge_quantile: Share
+    hedge_share: ShareOrNone
+    broadcast: Annotated[int, Meta(ge=1, le=100)]
+    verify: bool
+    verify_log_blocks: Annotated[int, Meta(ge=1, le=100_000)]
+    index: Literal["auto", "full", "on_demand", "off"]
+    index_from_block: Count
+
+
+class Quorum(Section, frozen=True):
+    """How many upstreams must give the same answer to a method."""
+
+    agree: Annotated[int, Meta(ge=2, le=100)]
+    of: Annotated[int, Meta(ge=2, le=100)]
 
 
 class NetworkSettings(Network, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -205,6 +246,25 @@ class NetworkSettings(Network, frozen=True, kw_only=True, forbid_unknown_fields=
     ]
     max_log_blocks: Annotated[Count, Meta(description="Most blocks one eth_getLogs call may span; 0: unlimited.")]
     deadline_seconds: Annotated[Seconds, Meta(description="The longest a call may take, all its attempts together.")]
+    hedge: Annotated[bool, Meta(description="Whether a read that is slow at one upstream is given to a second one.")]
+    hedge_quantile: Annotated[Share, Meta(description="What is slow: longer than this share of the latest answers.")]
+    hedge_share: Annotated[ShareOrNone, Meta(description="Most reads given to a second upstream, as a share of all.")]
+    broadcast: Annotated[
+        int, Meta(ge=1, le=100, description="To how many upstreams a signed transaction is given at once.")
+    ]
+    verify: Annotated[bool, Meta(description="Whether blocks, receipts and logs are checked against their block.")]
+    verify_log_blocks: Annotated[
+        int, Meta(ge=1, le=100_000, description="Most blocks one eth_getLogs call may span where `verify` is on.")
+    ]
+    index: Annotated[
+        Literal["auto", "full", "on_demand", "off"],
+        Meta(description="Which token and NFT transfers are indexed (EVM)."),
+    ]
+    index_from_block: Annotated[Count, Meta(description="The first block whose transfers are indexed.")]
+    quorum: Annotated[
+        dict[Text, Annotated[Quorum, Meta(extra={"plural": "rules such as { agree = 2, of = 3 }"})]],
+        Meta(description="Methods whose answer several upstreams must agree on: method = { agree = 2, of = 3 }."),
+    ]
     upstreams: Annotated[
         tuple[Upstream, ...], Meta(description="The nodes to ask: addresses, or tables with the keys of an upstream.")
     ]
@@ -234,6 +294,12 @@ class Settings(Section, frozen=True):
     upstreams: UpstreamDefaults
     network_defaults: NetworkDefaults
     cache: Cache
+    feed: Feed
+    index: Index
+    tokens: Tokens
+    nfts: Nfts
+    prices: Prices
+    usage: Usage
     mail: Mail
     networks: dict[str, NetworkSettings]
 

@@ -7,6 +7,7 @@ and index the same on both dialects. Amounts of tokens, which exceed 64 bits, ar
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     ForeignKey,
@@ -14,9 +15,11 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    SmallInteger,
     String,
     Table,
     Text,
+    UniqueConstraint,
 )
 
 metadata = MetaData(
@@ -149,4 +152,226 @@ usage_flushes = Table(
     Column("sequence", BigInteger, nullable=False),
     Column("flushed_at", BigInteger, nullable=False),
     Index(None, "flushed_at"),
+)
+
+# Where a durable consumer of a network's stream stands: `number` and `hash` are the last block it has applied, `first`
+# the first one ever, `final` the highest block known to be final when it was written.
+cursors = Table(
+    "cursors",
+    metadata,
+    Column("network", String(64), primary_key=True),
+    Column("role", String(32), primary_key=True),
+    Column("number", BigInteger, nullable=False),
+    Column("hash", String(66), nullable=False),
+    Column("first", BigInteger, nullable=False),
+    Column("final", BigInteger, nullable=True),
+    Column("updated_at", BigInteger, nullable=False),
+)
+
+# The blocks it has applied that may still be taken back, up to that of the cursor.
+applied_blocks = Table(
+    "applied_blocks",
+    metadata,
+    Column("network", String(64), primary_key=True),
+    Column("role", String(32), primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("hash", String(66), nullable=False),
+    Column("parent_hash", String(66), nullable=False),
+    Column("timestamp", BigInteger, nullable=False),
+    Column("header", LargeBinary, nullable=False),
+)
+
+# Who may do what only one process at a time may do. The token grows with every new holder; whoever writes under a lease
+# compares it in the same transaction, so a holder that slept through its time cannot write.
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", String(128), primary_key=True),
+    Column("holder", String(40), nullable=False),
+    Column("token", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+)
+
+# The transfer index. Addresses and hashes are raw bytes, because these tables are large. Ids of NFTs are 32 bytes, most
+# significant first, so that they sort as numbers. Amounts are decimal text; they are added up outside of SQL, which has
+# no whole numbers of 256 bits on both dialects.
+
+# One row for each indexed network. Whoever writes to the index of a network locks it first.
+index_networks = Table(
+    "index_networks",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    # The last block of the canonical stream that is in the index; null before the first.
+    Column("block_number", BigInteger, nullable=True),
+    Column("block_hash", LargeBinary(32), nullable=True),
+)
+
+# What is followed: everything, one holder or one contract. The stream has all blocks above `seam_number`; those from
+# `first_block` to it are history, of which `index_coverage` says what is there.
+index_subjects = Table(
+    "index_subjects",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("network_id", ForeignKey("index_networks.id"), nullable=False),
+    Column("kind", SmallInteger, nullable=False),
+    # Empty for the subject that is everything.
+    Column("address", LargeBinary(20), nullable=False),
+    Column("first_block", BigInteger, nullable=False),
+    # Null until the stream has brought its first block.
+    Column("seam_number", BigInteger, nullable=True),
+    Column("seam_hash", LargeBinary(32), nullable=True),
+    Column("complete", Boolean, nullable=False),
+    # The process that fetches the history now, and until when it has that right.
+    Column("claimed_by", String(40), nullable=True),
+    Column("claimed_until", BigInteger, nullable=True),
+    Column("created_at", BigInteger, nullable=False),
+    UniqueConstraint("network_id", "address", "kind"),
+    Index(None, "network_id", "seam_number"),
+    Index(None, "complete", "network_id"),
+)
+
+# Blocks of a subject's history that are in the index. Ranges do not overlap or touch.
+index_coverage = Table(
+    "index_coverage",
+    metadata,
+    Column("subject_id", ForeignKey("index_subjects.id", ondelete="CASCADE"), primary_key=True),
+    Column("first_block", BigInteger, primary_key=True, autoincrement=False),
+    Column("last_block", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+transfers = Table(
+    "transfers",
+    metadata,
+    Column("network_id", Integer, primary_key=True, autoincrement=False),
+    Column("block_number", BigInteger, primary_key=True, autoincrement=False),
+    Column("log_index", Integer, primary_key=True, autoincrement=False),
+    # The place in an ERC-1155 batch.
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    Column("standard", SmallInteger, nullable=False),
+    Column("nft", Boolean, nullable=False),
+    Column("contract", LargeBinary(20), nullable=False),
+    Column("token_id", LargeBinary(32), nullable=True),
+    Column("sender", LargeBinary(20), nullable=False),
+    Column("receiver", LargeBinary(20), nullable=False),
+    Column("amount", Text, nullable=False),
+    Column("block_hash", LargeBinary(32), nullable=False),
+    Column("transaction_hash", LargeBinary(32), nullable=False),
+    # Unix seconds; null where the node did not tell it with the log.
+    Column("timestamp", BigInteger, nullable=True),
+    Index("ix_transfers_sender", "network_id", "sender", "nft", "block_number", "log_index", "position"),
+    Index("ix_transfers_receiver", "network_id", "receiver", "nft", "block_number", "log_index", "position"),
+    sqlite_with_rowid=False,
+)
+
+# Sums over `transfers`, kept in the same transaction. They hold for a holder or contract that is covered; for others
+# they are sums over what happens to be known, and may be negative.
+nft_holdings = Table(
+    "nft_holdings",
+    metadata,
+    Column("network_id", Integer, primary_key=True, autoincrement=False),
+    Column("contract", LargeBinary(20), primary_key=True),
+    Column("token_id", LargeBinary(32), primary_key=True),
+    Column("owner", LargeBinary(20), primary_key=True),
+    Column("standard", SmallInteger, primary_key=True, autoincrement=False),
+    Column("amount", Text, nullable=False),
+    # Whether the amount is above zero. Rows with zero are deleted.
+    Column("held", Boolean, nullable=False),
+    Index("ix_nft_holdings_owner", "network_id", "owner", "held", "contract", "token_id"),
+    sqlite_with_rowid=False,
+)
+
+# Of each NFT contract: how many holdings each owner has (the key is an address), and each id (the key is the id).
+nft_counts = Table(
+    "nft_counts",
+    metadata,
+    Column("network_id", Integer, primary_key=True, autoincrement=False),
+    Column("contract", LargeBinary(20), primary_key=True),
+    Column("key", LargeBinary(32), primary_key=True),
+    Column("count", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+nft_collections = Table(
+    "nft_collections",
+    metadata,
+    Column("network_id", Integer, primary_key=True, autoincrement=False),
+    Column("contract", LargeBinary(20), primary_key=True),
+    Column("owners", BigInteger, nullable=False),
+    Column("ids", BigInteger, nullable=False),
+    Column("supply", Text, nullable=False),
+    # Transfers seen of each standard.
+    Column("erc721", BigInteger, nullable=False),
+    Column("erc1155", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# The ERC-20 contracts that an address sent or received, by the number of such transfers.
+token_holders = Table(
+    "token_holders",
+    metadata,
+    Column("network_id", Integer, primary_key=True, autoincrement=False),
+    Column("holder", LargeBinary(20), primary_key=True),
+    Column("contract", LargeBinary(20), primary_key=True),
+    Column("count", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# What ERC-20 contracts say of themselves, as it was read at `read_at`. Null is what a contract does not say.
+token_metadata = Table(
+    "token_metadata",
+    metadata,
+    Column("network", String(64), primary_key=True),
+    Column("contract", LargeBinary(20), primary_key=True),
+    Column("name", Text, nullable=True),
+    Column("symbol", Text, nullable=True),
+    Column("decimals", Integer, nullable=True),
+    Column("read_at", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# Metadata documents of NFTs. The id has 32 bytes, most significant first; it is empty for the document of a collection.
+# `document` is what could be used of it, as JSON, and null while it could not be fetched; `failures` counts the tries
+# since it last could. It is fetched again after `next_at`.
+nft_metadata = Table(
+    "nft_metadata",
+    metadata,
+    Column("network", String(64), primary_key=True),
+    Column("contract", LargeBinary(20), primary_key=True),
+    Column("token_id", LargeBinary(32), primary_key=True),
+    Column("uri", Text, nullable=False),
+    Column("document", Text, nullable=True),
+    Column("failures", Integer, nullable=False),
+    Column("next_at", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# Smart wallets. The same wallet may belong to several accounts, each with a row of its own. `absent_at` is the last
+# block known without code at the address; the `deploy_…` columns say where the code appeared, as far as is known.
+wallets = Table(
+    "wallets",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    Column("account_id", ForeignKey("accounts.id"), nullable=False),
+    Column("chain", String(32), nullable=False),
+    Column("network", String(64), nullable=False),
+    Column("address", LargeBinary(20), nullable=False),
+    Column("owner", LargeBinary(20), nullable=False),
+    Column("owner_text", String(42), nullable=False),
+    Column("salt", LargeBinary(32), nullable=False),
+    Column("factory", LargeBinary(20), nullable=False),
+    Column("entry_point", LargeBinary(20), nullable=False),
+    Column("version", String(8), nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("absent_at", BigInteger, nullable=True),
+    Column("deployed", Boolean, nullable=False),
+    Column("deploy_block", BigInteger, nullable=True),
+    Column("deploy_hash", LargeBinary(32), nullable=True),
+    Column("deploy_tx", LargeBinary(32), nullable=True),
+    Column("deployed_at", BigInteger, nullable=True),
+    UniqueConstraint("account_id", "network", "owner", "salt", "factory"),
+    Index(None, "account_id", "created_at", "id"),
+    Index(None, "address", "network"),
+    Index(None, "network", "deploy_hash"),
 )

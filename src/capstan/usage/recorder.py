@@ -96,6 +96,14 @@ class UsageRecorder:
         if cached:
             tally.cached += 1
 
+    def record_pushes(self, *, account_id: str, key_id: str, network: str, method: str, count: int, units: int) -> None:
+        """Count messages that were sent unasked; `units` are those of all of them. They take no time of a request."""
+        if not self._begins <= self._now() < self._ends:
+            self._turn()
+        tally = self._current.get((key_id, network, method)) or self._open(account_id, key_id, network, method)
+        tally.units += units
+        tally.buckets[0] += count
+
     async def start(self) -> None:
         """Begin to write to the database."""
         await self._writer.start()

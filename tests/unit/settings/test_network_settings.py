@@ -145,7 +145,7 @@ def test_badly_formed_network_name_is_refused(tmp_path: Path, name: str) -> None
         (
             'entry_points = { "0.5" = "0x0" }',
             "entry_points",
-            'must be a table of texts under the keys "0.6", "0.7" and "0.8", not ',
+            'must be a table of texts under the keys "0.6", "0.7", "0.8" and "0.9", not ',
         ),
         (
             'entry_points = { "0.6" = "0x0" }',

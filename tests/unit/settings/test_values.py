@@ -177,6 +177,28 @@ def test_value_of_the_wrong_kind_or_range_is_refused(tmp_path: Path, text: str, 
             'units.overrides."eth call"',
             'must be a method, or a namespace such as "debug_*"',
         ),
+        (
+            '[nfts]\nipfs_gateways = ["https://ipfs.io", "ipfs.io"]',
+            "nfts.ipfs_gateways[1]",
+            "must begin with http:// or https://",
+        ),
+        (
+            '[nfts]\narweave_gateways = ["ftp://x"]',
+            "nfts.arweave_gateways[0]",
+            'must begin with http:// or https://, not "ftp:"',
+        ),
+        ('[prices]\nhttp_url = "coins"', "prices.http_url", "must begin with http:// or https://"),
+        ('[prices.fixed]\n"CAP" = "1"', 'prices.fixed."CAP"', 'must be "chain/network:0x…" or "chain/network:native"'),
+        (
+            '[prices.fixed]\n"ethereum/devnet:native" = "free"',
+            'prices.fixed."ethereum/devnet:native"',
+            "a price is a positive decimal number such as 1.25, written as text",
+        ),
+        (
+            '[prices]\ntrusted_vaults = ["ethereum/devnet:native"]',
+            "prices.trusted_vaults[0]",
+            'must be "chain/network:0x…"',
+        ),
     ],
 )
 def test_rule_beyond_a_single_value_is_enforced(tmp_path: Path, text: str, key: str, reason: str) -> None:
