@@ -50,7 +50,7 @@ class MemoryLimiter:
             if not day:
                 reason = REQUESTS_PER_DAY
         if reason:
-            return self.refuse(subject, limits, reason, requests, units)
+            return self.refuse(subject, limits, reason, requests, units, now)
         return _admit(window, limits, requests, units, now, wall)
 
     async def take(self, subject: str, limits: Limits, *, requests: int = 1, units: int = 1) -> Decision:
@@ -89,7 +89,7 @@ class MemoryLimiter:
         if day:
             self._ledger.settle(subject, day, requests, used=not reason)
         if reason:
-            return self.refuse(subject, limits, reason, requests, units)
+            return self.refuse(subject, limits, reason, requests, units, now)
         return _admit(window, limits, requests, units, now, self._wall())
 
     def remember(self, subject: str, limits: Limits, requests: int, units: int) -> None:
@@ -109,9 +109,15 @@ class MemoryLimiter:
         remaining, reset = _figures(self._windows.of(subject, now), limits.requests_per_second, now, self._wall())
         return Decision(True, limits.requests_per_second, remaining, reset, 0, "")
 
-    def refuse(self, subject: str, limits: Limits, reason: str, requests: int, units: int) -> Decision:
-        """The refusal of a request, with the figures of this process and the wait that will help."""
-        now = self._monotonic()
+    def refuse(
+        self, subject: str, limits: Limits, reason: str, requests: int, units: int, now: float | None = None
+    ) -> Decision:
+        """The refusal of a request, with the figures of this process and the wait that will help.
+
+        `now` is the moment of the decision: a moment later there may be room, and the figures would contradict it.
+        """
+        if now is None:
+            now = self._monotonic()
         remaining, reset = _figures(self._windows.of(subject, now), limits.requests_per_second, now, self._wall())
         too_big = never_fits(limits, requests, units)
         if too_big:

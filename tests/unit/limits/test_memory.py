@@ -98,3 +98,24 @@ def test_a_window_full_of_denials_is_not_longer_than_one_of_silence() -> None:
         assert (refused.allowed, refused.reason, refused.retry_after) == (False, REQUESTS_PER_SECOND, 1)
     clock.advance(0.001_001)
     assert _allowed(limiter.take_now("a", FREE))
+
+
+def test_the_figures_of_a_refusal_are_those_of_its_moment() -> None:
+    """Time goes on between two looks at the clock; a refusal must not say that there is room."""
+
+    class Running(ManualClock):
+        """Moves on by more than the rest of the window whenever it is read, once it runs."""
+
+        step = 0.0
+
+        def monotonic(self) -> float:
+            self._monotonic += self.step
+            return self._monotonic
+
+    clock = Running()
+    limiter = memory_limiter(clock)
+    assert all(_allowed(limiter.take_now("a", FREE)) for _ in range(10))
+    clock.step = 0.6
+    decision = limiter.take_now("a", FREE)
+    assert decision is not None
+    assert (decision.allowed, decision.remaining) == (False, 0)
