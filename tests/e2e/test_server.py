@@ -378,8 +378,10 @@ def test_a_damaged_database_is_an_error_and_never_a_silence(
 ) -> None:
     key = capstan("keys", "create")["key"]
     service = start_service({"networks": {"ethereum/sepolia": {"upstreams": ["http://127.0.0.1:1"]}}})
-    for file in (tmp_path / "data").glob("capstan.db*"):
-        file.write_bytes(b"\xff" * 65536)
+    for name in ("capstan.db", "capstan.db-wal"):
+        # In place: the process has the shared memory file mapped, and cutting a mapped file kills whoever looks at it.
+        with (tmp_path / "data" / name).open("r+b") as file:
+            file.write(b"\xff" * 65536)
     call = {"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}
     headers = {"X-API-Key": key}
     answer = httpx.post(f"{service.base_url}/rpc/ethereum/sepolia", json=call, headers=headers, timeout=20)

@@ -15,7 +15,8 @@ from tests.support.lying_node import honest
 from tests.unit.rpc.integrity import lies
 from tests.unit.rpc.integrity.chain import Guarded, guarded, verifying
 
-NOBODY = "0x" + "11" * 20
+# Nobody sends anything to this address, in any test on the same chain.
+NOBODY = "0x" + "7e57" * 10
 RULE = Quorum(2, 3)
 
 
