@@ -5,6 +5,11 @@ from collections.abc import Iterator
 from types import FrameType
 
 import pytest
+from hypothesis import settings
+
+# A machine that stalls is no failure of a property; every test has its own time limit below.
+settings.register_profile("capstan", deadline=None)
+settings.load_profile("capstan")
 
 pytest_plugins = [
     "tests.support.devnet",

@@ -58,4 +58,5 @@ def test_what_an_operation_carries_is_added() -> None:
 def test_more_data_never_costs_less(size: int) -> None:
     smaller = pre_verification_gas("0.6", msgspec.structs.replace(PLAIN, call_data=b"\x01" * size))
     larger = pre_verification_gas("0.6", msgspec.structs.replace(PLAIN, call_data=b"\x01" * (size + 1)))
-    assert larger.total > smaller.total
+    # Equal where the length itself is written with fewer non-zero bytes, as from 255 to 256.
+    assert larger.total >= smaller.total
