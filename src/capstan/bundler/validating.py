@@ -1,0 +1,47 @@
+"""What it means to validate an operation: the promise that the pool asks for and every backend keeps.
+
+The service of the bundler validates an operation before it enters the pool, and again before it goes into a bundle.
+How that is done is not its affair: by a simulation alone, by the node's own tracer, or in an EVM of ours. Types only.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from capstan.bundler.models import Entity
+from capstan.chain.calls.models import BlockRef
+from capstan.userops.models import UserOperation
+
+
+class Validated(msgspec.Struct, frozen=True, kw_only=True):
+    """What one validation found out."""
+
+    # The block whose state it ran on.
+    block: BlockRef
+    sender: Entity
+    factory: Entity | None = None
+    paymaster: Entity | None = None
+    aggregator: Entity | None = None
+    # What the validation phase used, with preVerificationGas, as the entry point reports it; 0 where it does not.
+    pre_operation_gas: int = 0
+    # The time range that account and paymaster gave, in seconds since 1970; None is no end.
+    valid_after: int = 0
+    valid_until: int | None = None
+    # Contracts other than the sender in which it used storage associated with an entity (STO-041).
+    associated: frozenset[bytes] = frozenset()
+    # The code hash of every contract the validation ran or looked at (COD-010). Empty where nothing was traced.
+    code_hashes: Mapping[bytes, bytes] = {}
+    # The slots it read or wrote, by contract: two operations that meet here do not share a bundle. Empty untraced.
+    storage: Mapping[bytes, frozenset[bytes]] = {}
+
+
+class Validator(Protocol):
+    """Validates operations of one entry point on one network."""
+
+    async def validate(self, operation: UserOperation, *, earlier: Validated | None = None) -> Validated:
+        """Validate at the latest block. `earlier` is what the first validation found: its code must not have changed.
+
+        Raises `Refusal` for an operation that breaks a rule, and what the upstreams raise when none can answer.
+        """
+        ...
