@@ -1,9 +1,7 @@
 """The codecs against the entry points that run on the development chain: hashes, bundles, events, errors, costs."""
 
 import random
-from typing import Any
 
-import msgspec
 import pytest
 from eth_abi.abi import decode, encode
 from eth_account import Account
@@ -11,101 +9,24 @@ from eth_utils.crypto import keccak
 
 from capstan.core.hexes import to_data
 from capstan.devnet.errors import NodeRpcError
-from capstan.devnet.evm import CHAIN_ID
 from capstan.devnet.install import NodeProject
-from capstan.devnet.models import DevAccount
-from capstan.userops.codec import codec_for, decode_handle_ops, encode_handle_ops
+from capstan.userops.codec import decode_handle_ops, encode_handle_ops
 from capstan.userops.events import (
     AccountDeployed,
     BeforeExecution,
-    Event,
     OperationHandled,
     OperationReverted,
-    decode_event,
 )
 from capstan.userops.failures import FailedOperation, decode_failure
 from capstan.userops.gas import Overheads, pre_verification_gas
 from capstan.userops.models import UserOperation
 from capstan.userops.versions import Version
-from tests.contracts.chain import Chain
-from tests.contracts.operations import Bench
 from tests.support.devnet import EvmDevnet
-from tests.unit.userops import reference
+from tests.support.entrypoint import EntryPoint, changed
 
 VERSIONS: tuple[Version, ...] = ("0.6", "0.7", "0.8")
 every_version = pytest.mark.parametrize("version", VERSIONS)
-_DEPLOYER, _OWNER, _BUNDLER = 14, 15, 16
-
-
-class EntryPoint:
-    """One entry point of the chain, called with our encodings."""
-
-    def __init__(self, devnet: EvmDevnet, project: NodeProject, version: Version) -> None:
-        self.devnet = devnet
-        self.version = version
-        self.address = devnet.deployment.entry_points[version]
-        self.bench = Bench(Chain(devnet), project, version)
-
-    def hash(self, operation: UserOperation) -> bytes:
-        """What the contract says the hash is."""
-        kind = reference.kind(self.version)
-        data = keccak(f"getUserOpHash({kind})".encode())[:4] + encode(
-            [kind], [reference.values(self.version, operation)]
-        )
-        found: str = self.devnet.call("eth_call", {"to": self.address, "data": to_data(data)}, "latest")
-        return bytes.fromhex(found[2:])
-
-    def our_hash(self, operation: UserOperation, **options: Any) -> bytes:
-        """What we say it is."""
-        return codec_for(self.version).hash(operation, bytes.fromhex(self.address[2:]), CHAIN_ID, **options)
-
-    def signed(self, operation: UserOperation, owner: DevAccount) -> UserOperation:
-        """With the owner's signature over our hash."""
-        digest = self.our_hash(operation)
-        if self.version != "0.8":
-            digest = keccak(b"\x19Ethereum Signed Message:\n32" + digest)
-        signature = bytes(Account.unsafe_sign_hash(digest, owner.private_key).signature)
-        return _with(operation, signature=signature)
-
-    def creation(self, owner: DevAccount, target: str, call: bytes) -> UserOperation:
-        """An operation that creates an account of this owner, which then calls `target`."""
-        salt = random.SystemRandom().getrandbits(64)
-        factory = self.bench.factory
-        sender: str = factory.functions.getAddress(owner.address, salt).call()
-        create = keccak(b"createAccount(address,uint256)")[:4] + encode(["address", "uint256"], [owner.address, salt])
-        execute = keccak(b"execute(address,uint256,bytes)")[:4] + encode(
-            ["address", "uint256", "bytes"], [target, 0, call]
-        )
-        self.devnet.send(owner, sender, value=10**18)
-        return UserOperation(
-            sender=bytes.fromhex(sender[2:]),
-            nonce=0,
-            factory=bytes.fromhex(factory.address[2:]),
-            factory_data=create,
-            call_data=execute,
-            call_gas_limit=100_000,
-            verification_gas_limit=600_000,
-            pre_verification_gas=60_000,
-            max_fee_per_gas=20 * 10**9,
-            max_priority_fee_per_gas=10**9,
-        )
-
-    def events(self, receipt: dict[str, Any]) -> list[Event | None]:
-        """What its logs say; None for those of other contracts."""
-        return [
-            decode_event([bytes.fromhex(topic[2:]) for topic in log["topics"]], bytes.fromhex(log["data"][2:]))
-            for log in receipt["logs"]
-        ]
-
-    def bundle(self, *operations: UserOperation, gas: int = 5_000_000) -> dict[str, Any]:
-        """The receipt of the transaction that carries them."""
-        bundler = self.devnet.deployment.accounts[_BUNDLER]
-        data = encode_handle_ops(self.version, operations, bytes.fromhex(bundler.address[2:]))
-        return self.devnet.send(bundler, self.address, data=data, gas=gas)
-
-
-def _with(operation: UserOperation, **changes: Any) -> UserOperation:
-    return msgspec.structs.replace(operation, **changes)
+_DEPLOYER, _OWNER = 14, 15
 
 
 @pytest.fixture(params=VERSIONS)
@@ -127,14 +48,14 @@ def _random_operation(version: Version, source: random.Random) -> UserOperation:
         signature=source.randbytes(source.choice([0, 65])),
     )
     if source.random() < 0.5:
-        operation = _with(
+        operation = changed(
             operation, factory=source.randbytes(20), factory_data=source.randbytes(source.choice([0, 68]))
         )
     if source.random() < 0.5:
-        operation = _with(operation, paymaster=source.randbytes(20), paymaster_data=source.randbytes(129))
+        operation = changed(operation, paymaster=source.randbytes(20), paymaster_data=source.randbytes(129))
         if version != "0.6":
             limits = {"paymaster_verification_gas_limit": source.getrandbits(128)}
-            operation = _with(operation, paymaster_post_op_gas_limit=source.getrandbits(128), **limits)
+            operation = changed(operation, paymaster_post_op_gas_limit=source.getrandbits(128), **limits)
     return operation
 
 
@@ -193,7 +114,8 @@ def test_the_cost_before_verification_is_covered_and_not_wasted(entry_point: Ent
         # Without a call there is no unused gas, for which 0.7 and later charge a penalty that would count as measured.
         operations = [
             entry_point.signed(
-                _with(entry_point.creation(owner, owner.address, b""), call_data=b"\1" * size, call_gas_limit=0), owner
+                changed(entry_point.creation(owner, owner.address, b""), call_data=b"\1" * size, call_gas_limit=0),
+                owner,
             )
             for _ in range(count)
         ]
@@ -214,7 +136,7 @@ def test_a_refused_operation_tells_its_code(entry_point: EntryPoint) -> None:
     owner, other = entry_point.devnet.deployment.accounts[_OWNER], entry_point.devnet.deployment.accounts[_DEPLOYER]
     operation = entry_point.creation(owner, entry_point.bench.token.address, b"")
     wrong = entry_point.signed(operation, other)
-    poor = entry_point.signed(_with(operation, max_fee_per_gas=10**18), owner)
+    poor = entry_point.signed(changed(operation, max_fee_per_gas=10**18), owner)
     for refused, code in ((wrong, "AA24"), (poor, "AA21")):
         data = encode_handle_ops(entry_point.version, [refused], bytes(19) + b"\1")
         failure = decode_failure(_revert_data(entry_point, data))

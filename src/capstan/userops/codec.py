@@ -21,6 +21,11 @@ class Codec(Protocol):
     def release(self) -> Release: ...
 
     @property
+    def struct(self) -> str:
+        """The type of the operation, as signatures of functions name it."""
+        ...
+
+    @property
     def handle_ops_selector(self) -> bytes: ...
 
     def parse(self, value: object, *, estimating: bool = False) -> UserOperation:

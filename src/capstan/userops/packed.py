@@ -31,6 +31,7 @@ class PackedCodec:
 
     def __init__(self, release: Release) -> None:
         self.release = release
+        self.struct = _STRUCT
         self.handle_ops_selector = keccak256(f"handleOps({_STRUCT}[],address)".encode())[:4]
 
     def parse(self, value: object, *, estimating: bool = False) -> UserOperation:
