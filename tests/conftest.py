@@ -5,10 +5,13 @@ from collections.abc import Iterator
 from types import FrameType
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# A machine that stalls is no failure of a property; every test has its own time limit below.
-settings.register_profile("capstan", deadline=None)
+# A machine that stalls is no failure of a property; every test has its own time limit below. The same examples are
+# tried in every run, so that a run says something about the change and not about the dice.
+settings.register_profile(
+    "capstan", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("capstan")
 
 pytest_plugins = [

@@ -13,8 +13,9 @@ from tests.support.http import assert_error
 from tests.support.service import RunCapstan, Service, StartService
 
 _CLIENTS = 64
-_SECONDS = 3.0
-# What may lie between the moment a request is admitted and the moment its answer is seen here.
+# The clients ask until three windows were filled, however slow the machine is, and give up after a minute.
+_ENOUGH = 30
+_PATIENCE_SECONDS = 60.0
 _WINDOW = 1.0
 
 
@@ -23,13 +24,14 @@ class _Seen:
 
     def __init__(self) -> None:
         self.admitted: list[tuple[float, float]] = []
-        self.refused: list[tuple[int, dict[str, str]]] = []
+        # The headers of each refusal, and between which Unix times it was asked for and seen.
+        self.refused: list[tuple[dict[str, str], float, float]] = []
 
 
 async def _hammer(url: str, key: str, seen: _Seen, ends_at: float) -> None:
     async with aiohttp.ClientSession(headers={"X-API-Key": key}) as session:
-        while time.monotonic() < ends_at:
-            sent = time.monotonic()
+        while len(seen.admitted) < _ENOUGH and time.monotonic() < ends_at:
+            sent, asked_at = time.monotonic(), time.time()
             async with session.get(url) as answer:
                 await answer.read()
                 if answer.status == 200:
@@ -37,7 +39,7 @@ async def _hammer(url: str, key: str, seen: _Seen, ends_at: float) -> None:
                 else:
                     assert answer.status == 429
                     headers = {name.lower(): value for name, value in answer.headers.items()}
-                    seen.refused.append((answer.status, headers))
+                    seen.refused.append((headers, asked_at, time.time()))
 
 
 def _most_in_one_window(admitted: list[tuple[float, float]]) -> int:
@@ -68,17 +70,18 @@ async def _check_ten_per_second(services: list[Service], key: str) -> None:
     seen = _Seen()
     began = time.monotonic()
     urls = [f"{services[index % len(services)].base_url}/account" for index in range(_CLIENTS)]
-    await asyncio.gather(*(_hammer(url, key, seen, began + _SECONDS) for url in urls))
+    await asyncio.gather(*(_hammer(url, key, seen, began + _PATIENCE_SECONDS) for url in urls))
     took = time.monotonic() - began
     assert _most_in_one_window(seen.admitted) <= 10
-    # Not starved: a client that keeps asking gets its ten in every second that has begun.
-    assert 10 * int(_SECONDS) <= len(seen.admitted) <= 10 * (int(took) + 1)
+    # Not starved: who keeps asking gets the ten of every window.
+    assert _ENOUGH <= len(seen.admitted) <= 10 * (int(took) + 1)
     assert seen.refused
-    for _, headers in seen.refused:
+    for headers, asked_at, seen_at in seen.refused:
         assert headers["retry-after"] == "1"
         assert headers["x-ratelimit-limit"] == "10"
         assert headers["x-ratelimit-remaining"] == "0"
-        assert abs(int(headers["x-ratelimit-reset"]) - time.time()) <= 5
+        # The second in which the last of the ten leaves the window: it was admitted within the second before.
+        assert asked_at <= int(headers["x-ratelimit-reset"]) <= seen_at + 2
 
 
 def test_the_eleventh_request_is_refused_and_passes_after_the_wait(

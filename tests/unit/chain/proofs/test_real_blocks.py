@@ -130,7 +130,7 @@ HEADER_FIELDS = [
 ]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(st.data())
 def test_any_altered_header_field_changes_the_hash(blocks: list[Block], data: st.DataObject) -> None:
     block = dict(data.draw(st.sampled_from(blocks))[0])
@@ -142,7 +142,9 @@ def test_any_altered_header_field_changes_the_hash(blocks: list[Block], data: st
     assert to_data(header_hash(block)) != block["hash"]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None, max_examples=25
+)
 @given(st.data())
 def test_any_altered_receipt_changes_the_root(blocks: list[Block], data: st.DataObject) -> None:
     block, receipts = data.draw(st.sampled_from([pair for pair in blocks if pair[1]]))
