@@ -89,10 +89,12 @@ class Lease:
         return Claim(self.subject, self.day, self.limit, add, need, want)
 
     def granted(self, answer: Grant) -> None:
-        """Take over what the database granted."""
+        """Take over what the database granted, less what was served without it while the answer was on its way."""
         self.debt -= self._posting
         self._posting = 0
-        self.left += answer.granted
+        served = min(self.debt, answer.granted)
+        self.debt -= served
+        self.left += answer.granted - served
         self.reserved = answer.reserved
 
     def failed(self) -> None:
