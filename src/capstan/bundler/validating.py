@@ -34,6 +34,8 @@ class Validated(msgspec.Struct, frozen=True, kw_only=True):
     code_hashes: Mapping[bytes, bytes] = {}
     # The slots it read or wrote, by contract: two operations that meet here do not share a bundle. Empty untraced.
     storage: Mapping[bytes, frozenset[bytes]] = {}
+    # Of those, the slots it wrote: two operations that only read a slot do not disturb each other.
+    written: Mapping[bytes, frozenset[bytes]] = {}
 
 
 class Validator(Protocol):

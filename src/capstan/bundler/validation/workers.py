@@ -1,0 +1,147 @@
+"""A bounded number of worker processes that run operations in an EVM.
+
+Used by the local backend, one pool for the whole service. A process runs one job at a time; the others wait in a queue
+that has a bound. A process that takes too long, or breaks, is killed and replaced by the next job that needs one.
+The event loop never waits for Python code that runs an EVM.
+"""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from capstan.bundler.validation.evm.messages import LARGEST_MESSAGE, LENGTH_BYTES, Job, Report
+from capstan.core.errors import InternalError, Unavailable
+
+log = structlog.get_logger(__name__)
+
+_PROGRAM = ("-P", "-m", "capstan.bundler.validation.evm.worker")
+# Beyond the time of a job, after which a worker ends itself: starting a process and loading its modules.
+_START_SECONDS = 20.0
+_STOP_SECONDS = 5.0
+# Codes that a worker is known to have. Beyond that many the process is replaced, so that it does not grow for ever.
+_CODES_AT_ONCE = 4096
+
+
+class JobTimeout(Exception):
+    """The run took too long and was ended."""
+
+
+class WorkerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How many processes there are, how many jobs may wait, and how long one may take."""
+
+    processes: int = 2
+    waiting: int = 256
+    job_seconds: float = 10.0
+
+
+class _Process:
+    """One worker process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.codes: set[bytes] = set()
+
+    @classmethod
+    async def start(cls) -> "_Process":
+        return cls(
+            await asyncio.create_subprocess_exec(
+                sys.executable, *_PROGRAM, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+            )
+        )
+
+    async def ask(self, body: bytes) -> bytes:
+        reader, writer = self._process.stdout, self._process.stdin
+        if reader is None or writer is None:
+            raise InternalError("A worker process has no pipes.")
+        writer.write(len(body).to_bytes(LENGTH_BYTES, "big") + body)
+        await writer.drain()
+        length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
+        if length > LARGEST_MESSAGE:
+            raise ConnectionError("a worker's answer is too large")
+        return await reader.readexactly(length)
+
+    async def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+    async def stop(self) -> None:
+        """Let it end by itself: its input ends."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), _STOP_SECONDS)
+        except TimeoutError:
+            await self.kill()
+
+
+class Workers:
+    """The pool. Processes start when they are needed. Close it at the end."""
+
+    def __init__(self, limits: WorkerLimits | None = None) -> None:
+        self.limits = limits or WorkerLimits()
+        self._idle: list[_Process] = []
+        self._free = asyncio.Semaphore(self.limits.processes)
+        self._waiting = 0
+        self._closed = False
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(Report)
+        # How many processes were killed, for those who watch.
+        self.killed = 0
+
+    async def run(self, make: Callable[[set[bytes]], Job]) -> Report:
+        """Run a job. `make` is told which codes the worker has, and makes the job with those it lacks.
+
+        Raises `JobTimeout`, and `Unavailable` when too many jobs wait already.
+        """
+        if self._closed:
+            raise Unavailable("The service is stopping.")
+        if self._waiting >= self.limits.waiting:
+            raise Unavailable("Too many operations wait for their validation; try again.")
+        self._waiting += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            return await self._run(make)
+        finally:
+            self._free.release()
+
+    async def _run(self, make: Callable[[set[bytes]], Job]) -> Report:
+        process = self._idle.pop() if self._idle else await _Process.start()
+        kept = False
+        try:
+            job = make(process.codes)
+            try:
+                answer = await asyncio.wait_for(
+                    process.ask(self._encoder.encode(job)), self.limits.job_seconds + _START_SECONDS
+                )
+            except (TimeoutError, asyncio.IncompleteReadError, OSError) as error:
+                # The worker ends itself when its time is over; then its pipe closes.
+                log.warning("validation.worker_lost", reason=type(error).__name__)
+                raise JobTimeout from None
+            process.codes.update(job.codes)
+            report = self._decoder.decode(answer)
+            if report.fault:
+                log.error("validation.worker_fault", reason=report.fault)
+                raise InternalError("The validation of the operation failed through a fault of ours.")
+            kept = not self._closed and len(process.codes) < _CODES_AT_ONCE
+            return report
+        finally:
+            # Also when the caller has gone in the meantime: an answer that nobody read must not be taken for the next.
+            if kept:
+                self._idle.append(process)
+            else:
+                self.killed += 1
+                await process.kill()
+
+    async def close(self) -> None:
+        """End all processes. Jobs under way fail."""
+        self._closed = True
+        idle, self._idle = self._idle, []
+        await asyncio.gather(*(process.stop() for process in idle))
