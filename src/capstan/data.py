@@ -4,12 +4,13 @@ Called by the composition root, of which it is a part: it names concrete classes
 the transfer index; without one the services still answer what contracts say, and tell that nothing is covered.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from decimal import Decimal
 
 from litestar.handlers import HTTPRouteHandler
 from prometheus_client import CollectorRegistry
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from capstan.access.models import Caller
 from capstan.background import Background
@@ -23,6 +24,8 @@ from capstan.core.clock import Clock
 from capstan.core.hexes import parse_address
 from capstan.core.money import parse_price
 from capstan.gateway import Gateway
+from capstan.index.consumer import MetadataListener
+from capstan.index.models import Notice
 from capstan.indexing import DataIndex, IndexView
 from capstan.nfts.fetching import DocumentFetcher, FetchOptions
 from capstan.nfts.library import Library, LibraryOptions
@@ -64,7 +67,7 @@ class DataServices:
         prices: PriceService,
         tokens: TokenService,
         nfts: NftService,
-        library: Library,
+        listeners: Sequence[MetadataListener],
         floors: SalesFloors,
     ) -> None:
         self._index = index
@@ -73,8 +76,8 @@ class DataServices:
         self.tokens = tokens
         self.nfts = nfts
         self.floors = floors
-        # The listener for changed metadata of the index.
-        self.library = library
+        # Whom the index tells that contracts announced changes.
+        self._listeners = listeners
         self.background: Background | None = None
 
     @classmethod
@@ -92,7 +95,7 @@ class DataServices:
         """Build the services and the index they read, and start following the chain; the stack ends all of it."""
         services = cls.build(settings, database, gateway.heads, clock, stack, networks=networks)
         services.background = await Background.open(
-            settings, database, gateway, clock, metrics, stack, listener=services.library
+            settings, database, gateway, clock, metrics, stack, listener=services
         )
         services.use_index(services.background.index)
         return services
@@ -143,11 +146,16 @@ class DataServices:
         floors = SalesFloors(prices, facts, clock, receipts=settings.nfts.floor_receipts)
         stack.push_async_callback(floors.close)
         nfts = NftService(blocks, NftReader(reader, known), known, library, floors, gateways)
-        return cls(blocks, known, prices, tokens, nfts, library, floors)
+        return cls(blocks, known, prices, tokens, nfts, (library, book), floors)
 
     def use_index(self, index: IndexView) -> None:
-        """Take transfers from this index from now on. The index in turn tells `library` of changed metadata."""
+        """Take transfers from this index from now on. The index in turn tells of changed metadata."""
         self._index.use(index)
+
+    async def metadata_changed(self, connection: AsyncConnection, network: str, notices: Sequence[Notice]) -> None:
+        """See `MetadataListener`: all who keep metadata hear of it."""
+        for listener in self._listeners:
+            await listener.metadata_changed(connection, network, notices)
 
     def routes(self, find_network: FindNetwork) -> list[HTTPRouteHandler]:
         """The handlers of all data paths."""

@@ -29,6 +29,8 @@ T = TypeVar("T")
 class IndexView(Protocol):
     """The questions that the services ask; the transfer index answers them."""
 
+    def follow(self, network: str) -> None: ...
+
     async def tokens_of(self, network: str, holder: bytes) -> tuple[tuple[bytes, ...], Coverage]: ...
 
     async def owned(self, network: str, holder: bytes, *, page: int, limit: int) -> HoldingPage: ...
@@ -49,6 +51,11 @@ class DataIndex:
     def use(self, index: IndexView) -> None:
         """Ask this index from now on."""
         self._index = index
+
+    def follow(self, network: Network) -> None:
+        """See `nfts.ports.NftIndex`."""
+        if self._index is not None:
+            self._index.follow(network.name)
 
     async def tokens_of(self, network: Network, holder: bytes) -> tokens.HeldTokens:
         """See `tokens.ports.TokenIndex`."""

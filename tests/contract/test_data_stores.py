@@ -1,10 +1,12 @@
 """What the tables of token and NFT metadata must do, on both databases."""
 
+import asyncio
 from datetime import UTC, datetime
 
 import pytest
 
 from capstan.core.clock import ManualClock
+from capstan.index.models import Notice, NoticeKind
 from capstan.nfts.fetching import DocumentFetcher, FetchOptions
 from capstan.nfts.library import Library, LibraryOptions, Wanted
 from capstan.nfts.models import Document, Trait
@@ -12,6 +14,7 @@ from capstan.nfts.store import NftStore, Stored, key_of
 from capstan.nfts.uris import Gateways
 from capstan.outbound.client import GuardedClient
 from capstan.storage.database import Database
+from capstan.tokens.metadata import TokenBook
 from capstan.tokens.models import TokenFacts
 from capstan.tokens.store import TokenStore
 from tests.support.web import MetadataServer
@@ -20,13 +23,6 @@ NETWORK = "ethereum/devnet"
 ONE, TWO = b"\x01" * 20, b"\x02" * 20
 DOCUMENT = Document(name="One", image="ipfs://x", traits=(Trait("A", "b"),))
 MOST = 2**256 - 1
-
-
-class Notice:
-    """A contract's notice."""
-
-    def __init__(self, contract: bytes, first: int, last: int) -> None:
-        self.contract, self.first, self.last = contract, first, last
 
 
 async def test_token_metadata_is_kept_and_replaced(database: Database) -> None:
@@ -71,7 +67,7 @@ async def test_notice_marks_its_range_and_no_more(database: Database, first: int
         for token_id in ids:
             await store.save(NETWORK, contract, key_of(token_id), Stored("uri", DOCUMENT, 3, 100.0))
     async with database.write() as connection:
-        await store.mark_changed(connection, NETWORK, ONE, first, last)
+        await store.mark_changed(connection, NETWORK, [Notice(ONE, first, last)])
     found = await store.load(NETWORK, [(contract, key_of(token_id)) for contract in (ONE, TWO) for token_id in ids])
     marked = {int.from_bytes(token, "big") for (contract, token), row in found.items() if row.next_at == 0}
     assert marked == changed
@@ -95,10 +91,10 @@ class Shelf:
         found = await self.library.document(NETWORK, wanted)
         return None if found is None else found.name
 
-    async def announce(self, first: int, last: int) -> None:
-        """The contract says that documents changed."""
+    async def announce(self, first: int = 0, last: int = 0, kind: NoticeKind = NoticeKind.IDS) -> None:
+        """The contract says that something changed."""
         async with self.database.write() as connection:
-            await self.library.metadata_changed(connection, NETWORK, [Notice(ONE, first, last)])
+            await self.library.metadata_changed(connection, NETWORK, [Notice(ONE, first, last, kind)])
 
 
 @pytest.fixture
@@ -122,6 +118,59 @@ async def test_document_is_fetched_once_and_again_when_it_changed(shelf: Shelf) 
     await shelf.announce(0, MOST)
     assert await shelf.name() == "after"
     assert shelf.server.asked == ["/1", "/1"]
+
+
+@pytest.mark.parametrize("kind", [NoticeKind.CODE, NoticeKind.COLLECTION])
+async def test_notice_of_a_contract_is_about_its_collection(shelf: Shelf, kind: NoticeKind) -> None:
+    shelf.server.documents |= {"/1": {"name": "before"}, "/all": {"name": "all before"}}
+    whole = Wanted(ONE, None, shelf.server.url + "/all", "ERC721")
+    await shelf.library.documents(NETWORK, [whole], patience=None)
+    assert await shelf.name() == "before"
+    shelf.server.documents |= {"/1": {"name": "after"}, "/all": {"name": "all after"}}
+    await shelf.announce(kind=kind)
+    found = await shelf.library.document(NETWORK, whole)
+    assert found is not None
+    assert found.name == "all after"
+    assert await shelf.name() == ("after" if kind is NoticeKind.CODE else "before")
+
+
+async def test_change_announced_during_a_fetch_is_not_lost(shelf: Shelf) -> None:
+    """What is under way may be what was there before the change."""
+    shelf.server.documents["/1"] = {"name": "before"}
+    shelf.server.gate.clear()
+    fetching = asyncio.create_task(shelf.name())
+    async with asyncio.timeout(30):
+        while not shelf.server.asked:
+            await asyncio.sleep(0.01)
+    await shelf.announce(1, 1)
+    shelf.server.gate.set()
+    assert await fetching == "before"
+    shelf.server.documents["/1"] = {"name": "after"}
+    assert await shelf.name() == "after"
+
+
+async def test_change_that_another_process_noted_during_a_fetch_is_not_lost(database: Database) -> None:
+    store = NftStore(database)
+    seen = Stored("uri", DOCUMENT, 0, 100.0)
+    await store.save(NETWORK, ONE, key_of(1), seen)
+    async with database.write() as connection:
+        await store.mark_changed(connection, NETWORK, [Notice(ONE, 1, 1)])
+    await store.save(NETWORK, ONE, key_of(1), Stored("uri", DOCUMENT, 0, 900.0), seen)
+    assert (await store.load(NETWORK, [(ONE, key_of(1))]))[ONE, key_of(1)].next_at == 0
+    await store.save(NETWORK, ONE, key_of(1), Stored("uri", DOCUMENT, 0, 900.0), Stored("uri", DOCUMENT, 0, 0))
+    assert (await store.load(NETWORK, [(ONE, key_of(1))]))[ONE, key_of(1)].next_at == 900
+
+
+async def test_upgraded_tokens_are_forgotten(database: Database) -> None:
+    store = TokenStore(database)
+    facts = {ONE: TokenFacts("One", "1", 18), TWO: TokenFacts("Two", "2", 18)}
+    await store.save(NETWORK, facts, moment=datetime(2026, 1, 1, tzinfo=UTC))
+    await store.save("polygon/mainnet", facts, moment=datetime(2026, 1, 1, tzinfo=UTC))
+    book = TokenBook(store, ManualClock(), seconds=10)
+    async with database.write() as connection:
+        await book.metadata_changed(connection, NETWORK, [Notice(ONE, kind=NoticeKind.CODE), Notice(TWO, 0, MOST)])
+    assert await store.load(NETWORK, [ONE, TWO], read_since=0) == {TWO: facts[TWO]}
+    assert await store.load("polygon/mainnet", [ONE, TWO], read_since=0) == facts
 
 
 async def test_changed_uri_is_fetched_at_once(shelf: Shelf) -> None:

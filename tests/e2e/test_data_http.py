@@ -172,14 +172,25 @@ def documents() -> Iterator[Documents]:
     served.close()
 
 
-def test_announced_change_of_metadata_is_fetched(running: Running, documents: Documents) -> None:
-    """ERC-4906 on the chain, through the stream and the index, to the document that is shown."""
+@pytest.mark.parametrize(
+    ("announcement", "others_too"),
+    [
+        (canned.Emits("MetadataUpdate(uint256)", (7,)), False),
+        (canned.Emits("BatchMetadataUpdate(uint256,uint256)", (5, 7)), False),
+        (canned.Emits("URI(string,uint256)", (32, 0), (7,)), False),
+        (canned.Emits("Upgraded(address)", indexed=(1,)), True),
+    ],
+)
+def test_announced_change_of_metadata_is_fetched(
+    running: Running, documents: Documents, announcement: canned.Emits, others_too: bool
+) -> None:
+    """An event on the chain, through the stream and the index, to the document that is shown."""
     account = running.devnet.deployment.accounts[16]
     answers: dict[str, Action] = {
         **canned.supports(canned.ERC721),
         "tokenURI(uint256)": canned.text(documents.url),
         "ownerOf(uint256)": canned.address(account.address),
-        "announce()": canned.Emits("MetadataUpdate(uint256)", 7),
+        "announce()": announcement,
     }
     contract = canned.deploy(running.devnet, account, canned.canned(answers))
     paths_of = {number: f"/nfts/ethereum/metadata/{contract}/{number}" for number in (7, 8)}
@@ -190,8 +201,36 @@ def test_announced_change_of_metadata_is_fetched(running: Running, documents: Do
     assert documents.asked == 2
     assert running.devnet.send(account, contract, data=call_data("announce()"))["status"] == "0x1"
     wait_until(lambda: running.get(paths_of[7]).json()["name"] == "after", 20, "the changed document")
-    assert running.get(paths_of[8]).json()["name"] == "before", "only the other one was announced"
-    assert documents.asked == 3
+    assert running.get(paths_of[8]).json()["name"] == ("after" if others_too else "before")
+    assert documents.asked == (4 if others_too else 3)
+
+
+def test_upgraded_token_is_read_again(running: Running) -> None:
+    """Names are kept for a day; a proxy that says it was upgraded is asked anew at once."""
+    account = running.devnet.deployment.accounts[16]
+    holder = "0x" + "7e" * 20
+    answers: dict[str, Action] = {
+        "symbol()": canned.text("OLD"),
+        "decimals()": canned.word(2),
+        "balanceOf(address)": canned.word(5),
+        "send()": canned.Emits("Transfer(address,address,uint256)", (5,), (0, int(holder, 16))),
+        "announce()": canned.Emits("Upgraded(address)", (), (1,)),
+    }
+    contract, renewed = (
+        canned.deploy(running.devnet, account, canned.canned({**answers, "symbol()": canned.text(symbol)}))
+        for symbol in ("OLD", "NEW")
+    )
+
+    def symbols() -> list[str]:
+        return [item["symbol"] for item in running.get(f"/tokens/ethereum/balances/{holder}").json()["tokens"]]
+
+    assert running.devnet.send(account, contract, data=call_data("send()"))["status"] == "0x1"
+    wait_until(lambda: symbols() == ["OLD"], 30, "the token in the list")
+    running.devnet.call("hardhat_setCode", contract, running.devnet.call("eth_getCode", renewed, "latest"))
+    assert running.devnet.send(account, contract, data=call_data("send()"))["status"] == "0x1"
+    assert symbols() == ["OLD"], "nobody said that it changed"
+    assert running.devnet.send(account, contract, data=call_data("announce()"))["status"] == "0x1"
+    wait_until(lambda: symbols() == ["NEW"], 30, "the name after the upgrade")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -43,10 +43,11 @@ class BlockNumber(msgspec.Struct, frozen=True):
 
 
 class Emits(msgspec.Struct, frozen=True):
-    """Emit an event with this signature and one word of data."""
+    """Emit an event with this signature, these words of data, and these indexed words."""
 
     event: str
-    value: int
+    values: tuple[int, ...] = ()
+    indexed: tuple[int, ...] = ()
 
 
 Action: TypeAlias = Emits | Returns | Reverts | Breaks | Loops | Floods | BlockNumber
@@ -144,9 +145,15 @@ def _block(action: Action, place: int, data_at: int) -> bytes:
             whole = (size + 64).to_bytes(3, "big")
             length = size.to_bytes(3, "big")
             return b"\x60\x20\x5f\x52\x62" + length + b"\x60\x20\x52\x62" + whole + b"\x5f\xf3"
-        case Emits(event=event, value=value):
-            # PUSH32 value, PUSH0, MSTORE, PUSH32 topic, PUSH1 32, PUSH0, LOG1, STOP
-            data, topic = value.to_bytes(32, "big"), keccak256(event.encode())
-            return b"\x7f" + data + b"\x5f\x52\x7f" + topic + b"\x60\x20\x5f\xa1\x00"
+        case Emits(event=event, values=values, indexed=indexed):
+            # For each value: PUSH32 value, PUSH1 place, MSTORE. Then the topics, PUSH1 size, PUSH0, LOG, STOP.
+            code = b"".join(
+                b"\x7f" + value.to_bytes(32, "big") + b"\x60" + bytes([32 * place]) + b"\x52"
+                for place, value in enumerate(values)
+            )
+            others = b"".join(b"\x7f" + topic.to_bytes(32, "big") for topic in reversed(indexed))
+            topics = others + b"\x7f" + keccak256(event.encode())
+            instruction = bytes([0xA1 + len(indexed)])
+            return code + topics + b"\x60" + bytes([32 * len(values)]) + b"\x5f" + instruction + b"\x00"
         case BlockNumber():
             return b"\x43\x5f\x52\x60\x20\x5f\xf3"

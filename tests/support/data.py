@@ -37,6 +37,7 @@ class MemoryIndex:
         self.complete = True
         self.tokens: dict[bytes, list[bytes]] = {}
         self.holdings: list[Holding] = []
+        self.followed: set[str] = set()
 
     def hold(self, contract: str, token_id: int, owner: str, *, standard: Standard, amount: int = 1) -> None:
         """Somebody holds an id."""
@@ -49,6 +50,9 @@ class MemoryIndex:
     @property
     def coverage(self) -> Coverage:
         return Coverage(self.block, self.complete)
+
+    def follow(self, network: str) -> None:
+        self.followed.add(network)
 
     async def tokens_of(self, network: str, holder: bytes) -> tuple[tuple[bytes, ...], Coverage]:
         return tuple(self.tokens.get(holder, ())), self.coverage

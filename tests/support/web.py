@@ -26,6 +26,9 @@ class MetadataServer:
         self.redirect = ""
         self.asked: list[str] = []
         self.sent_bytes = 0
+        # While it is closed, documents are held back, as they were when they were asked for.
+        self.gate = asyncio.Event()
+        self.gate.set()
         self._handlers: dict[str, Handler] = {
             "/bad/loop": self._loop,
             "/bad/endless": self._endless,
@@ -59,6 +62,7 @@ class MetadataServer:
         if onwards:
             raise web.HTTPFound(onwards)
         found = self.documents.get(path)
+        await self.gate.wait()
         if found is None:
             return web.Response(status=404, text="not here")
         if isinstance(found, tuple):

@@ -14,9 +14,10 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from capstan.chain.follower.models import Applied, Block, Delta, Demand
-from capstan.index.events import NOTICE_TOPICS, TRANSFER_TOPICS, Malformed, NodeLog, notice_in, place_of, transfers_in
+from capstan.index.events import NOTICE_TOPICS, TRANSFER_TOPICS, NodeLog, notice_in, place_of, transfers_in
 from capstan.index.metrics import IndexMetrics
 from capstan.index.models import ZERO_ADDRESS, Notice, Position, SubjectKind, Transfer
+from capstan.index.notices import condensed
 from capstan.index.subjects import NetworkState, Subjects
 from capstan.index.writer import TransferWriter
 
@@ -26,10 +27,10 @@ _LOG = msgspec.json.Decoder(NodeLog)
 
 
 class MetadataListener(Protocol):
-    """Who wants to know of changed metadata; the NFT service does."""
+    """Who wants to know that a contract said something changed; the token and NFT services do."""
 
     async def metadata_changed(self, connection: AsyncConnection, network: str, notices: Sequence[Notice]) -> None:
-        """These were announced. Writes in the given transaction, or not at all."""
+        """These were announced, few for each contract. Writes in the given transaction, or not at all."""
         ...
 
 
@@ -135,7 +136,7 @@ class IndexConsumer:
                 try:
                     entry = _LOG.decode(item.raw)
                     found.extend(transfers_in(entry, place_of(entry, block.timestamp), self._wrapped))
-                except (Malformed, msgspec.MsgspecError) as error:
+                except (ValueError, msgspec.MsgspecError) as error:
                     self._skip(item.transaction_hash, item.index, error)
         return found
 
@@ -147,12 +148,12 @@ class IndexConsumer:
             if item.topics and item.topics[0] in NOTICE_TOPICS:
                 try:
                     notice = notice_in(_LOG.decode(item.raw))
-                except (Malformed, msgspec.MsgspecError) as error:
+                except (ValueError, msgspec.MsgspecError) as error:
                     self._skip(item.transaction_hash, item.index, error)
                 else:
                     notices.extend([notice] if notice is not None else [])
         if notices:
-            await self._listener.metadata_changed(connection, self._network, notices)
+            await self._listener.metadata_changed(connection, self._network, condensed(notices))
 
     def _skip(self, transaction_hash: str, index: int, error: Exception) -> None:
         self._metrics.malformed.labels(self._network).inc()

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from capstan.core.hexes import keccak256
-from capstan.index.models import ZERO_ADDRESS, Notice, Standard, Transfer
+from capstan.index.models import ZERO_ADDRESS, Notice, NoticeKind, Standard, Transfer
 
 
 def _topic(signature: str) -> str:
@@ -31,9 +31,21 @@ METADATA_UPDATE = _topic("MetadataUpdate(uint256)")
 BATCH_METADATA_UPDATE = _topic("BatchMetadataUpdate(uint256,uint256)")
 # ERC-1155.
 URI = _topic("URI(string,uint256)")
+# ERC-7572.
+CONTRACT_URI_UPDATED = _topic("ContractURIUpdated()")
+# ERC-1967: a proxy has other code behind it now, or another beacon that says where the code is.
+UPGRADED = _topic("Upgraded(address)")
+BEACON_UPGRADED = _topic("BeaconUpgraded(address)")
 
 TRANSFER_TOPICS = frozenset({TRANSFER, TRANSFER_SINGLE, TRANSFER_BATCH, DEPOSIT, WITHDRAWAL})
-NOTICE_TOPICS = frozenset({METADATA_UPDATE, BATCH_METADATA_UPDATE, URI})
+NOTICE_TOPICS = frozenset(
+    {METADATA_UPDATE, BATCH_METADATA_UPDATE, URI, CONTRACT_URI_UPDATED, UPGRADED, BEACON_UPGRADED}
+)
+_WHOLE_CONTRACT = {
+    CONTRACT_URI_UPDATED: NoticeKind.COLLECTION,
+    UPGRADED: NoticeKind.CODE,
+    BEACON_UPGRADED: NoticeKind.CODE,
+}
 
 _WORD = 64
 _PADDING = "0" * 24
@@ -121,11 +133,13 @@ def _transfer_at(place: LogPlace, position: int, contract: bytes, movement: _Mov
 
 
 def notice_in(log: NodeLog) -> Notice | None:
-    """The notice of changed metadata in a log, if it is one. Raises `Malformed`."""
+    """The notice of something that changed in a log, if it is one. Raises `Malformed`."""
     name = log.topics[0] if log.topics else ""
     if name not in NOTICE_TOPICS:
         return None
     contract, data = _contract(log.address), log.data[2:]
+    if name in _WHOLE_CONTRACT:
+        return Notice(contract, kind=_WHOLE_CONTRACT[name])
     try:
         if name == URI:
             first = last = _number(log.topics[1][2:], 0)
@@ -144,7 +158,8 @@ def _transfer(topics: tuple[str, ...], data: str) -> list[_Movement]:
     if count == 3:
         return [(Standard.ERC20, None, _address(topics[1][2:]), _address(topics[2][2:]), _number(data, 0))]
     if count == 4:
-        return [(Standard.ERC721, _number(topics[3][2:], 0), _address(topics[1][2:]), _address(topics[2][2:]), 1)]
+        sender, receiver = _address(topics[1][2:]), _address(topics[2][2:])
+        return [(Standard.ERC721, _number(topics[3][2:], 0), sender, receiver, 1)]
     if count == 1:
         sender, receiver = _address(data[:_WORD]), _address(data[_WORD : 2 * _WORD])
         return [(Standard.ERC721, _number(data, 2), sender, receiver, 1)]

@@ -44,12 +44,24 @@ class Transfer(msgspec.Struct, frozen=True, gc=False):
         return self.token_id is not None
 
 
+class NoticeKind(enum.IntEnum):
+    """What a contract says has changed."""
+
+    # The documents of some ids: ERC-4906, or `URI` of ERC-1155.
+    IDS = 0
+    # The document of the collection: ERC-7572.
+    COLLECTION = 1
+    # The code behind a proxy (ERC-1967), and with it anything that the contract says.
+    CODE = 2
+
+
 class Notice(msgspec.Struct, frozen=True, gc=False):
-    """A contract says that the metadata of its ids `first` to `last` changed: ERC-4906, or `URI` of ERC-1155."""
+    """A contract says that something of it changed; `first` and `last` are the ids, where it is about ids."""
 
     contract: bytes
-    first: int
-    last: int
+    first: int = 0
+    last: int = 0
+    kind: NoticeKind = NoticeKind.IDS
 
 
 class SubjectKind(enum.IntEnum):

@@ -170,6 +170,11 @@ class TransferIndex:
 
     # --- following
 
+    def follow(self, network: str) -> None:
+        """Run the stream of a network from now on, also while nothing of it is indexed: for notices of metadata."""
+        if network in self._networks():
+            self._needed(network)
+
     def _network(self, name: str) -> IndexedNetwork:
         network = self._networks().get(name)
         if network is None:

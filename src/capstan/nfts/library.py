@@ -7,7 +7,7 @@ there is none. Callers who want the same document share one fetch; a fetch goes 
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import structlog
@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from capstan.core.clock import Clock
 from capstan.core.weighted import WeightedMemory
+from capstan.index.models import Notice
 from capstan.nfts.documents import with_id
 from capstan.nfts.fetching import DocumentFetcher, FetchFailed
 from capstan.nfts.models import Document, Standard
@@ -53,19 +54,6 @@ class Wanted(msgspec.Struct, frozen=True):
         return self.token_id if self.standard == "ERC1155" else None
 
 
-class Change(Protocol):
-    """A contract's notice that the documents of its ids `first` to `last` changed."""
-
-    @property
-    def contract(self) -> bytes: ...
-
-    @property
-    def first(self) -> int: ...
-
-    @property
-    def last(self) -> int: ...
-
-
 _Key: TypeAlias = tuple[str, bytes, bytes]
 
 
@@ -84,6 +72,8 @@ class Library:
         self._options = options
         self._kept: WeightedMemory[_Key, _Kept] = WeightedMemory(options.memory_bytes)
         self._fetches: dict[_Key, asyncio.Task[Stored]] = {}
+        # Fetches under way whose contract has announced a change since they began: they may bring what was before.
+        self._outdated: set[_Key] = set()
         self._limit = asyncio.Semaphore(_FETCHES_AT_ONCE)
 
     async def document(self, network: str, wanted: Wanted) -> Document | None:
@@ -112,7 +102,7 @@ class Library:
                 found[place] = entry.document
                 if self._clock.now() < entry.next_at:
                     continue
-            fetch = self._fetch(key, item, entry if current else None)
+            fetch = self._fetch(key, item, entry)
             # One that is merely old is shown while it is fetched anew; one that is said to have changed is not.
             if fetch is not None and (found[place] is None or entry is None or entry.next_at == 0):
                 fetches[place] = fetch
@@ -124,13 +114,14 @@ class Library:
                 found[place] = fetch.result().document
         return found
 
-    async def metadata_changed(self, connection: AsyncConnection, network: str, notices: Sequence[Change]) -> None:
+    async def metadata_changed(self, connection: AsyncConnection, network: str, notices: Sequence[Notice]) -> None:
         """Contracts announced changes: note it in the given transaction."""
-        for notice in notices:
-            await self._store.mark_changed(connection, network, notice.contract, notice.first, notice.last)
-            for key in self._kept.keys():  # noqa: SIM118 - a list of its own, from which entries can be taken
-                if key[:2] == (network, notice.contract):
-                    self._kept.discard(key)
+        await self._store.mark_changed(connection, network, notices)
+        contracts = {notice.contract for notice in notices}
+        for key in self._kept.keys():  # noqa: SIM118 - a list of its own, from which entries can be taken
+            if key[0] == network and key[1] in contracts:
+                self._kept.discard(key)
+        self._outdated |= {key for key in self._fetches if key[0] == network and key[1] in contracts}
 
     async def close(self) -> None:
         """Stop the fetches under way."""
@@ -161,24 +152,26 @@ class Library:
                 self._keep((network, contract, token), stored)
         return found
 
-    def _fetch(self, key: _Key, wanted: Wanted, before: Stored | None) -> asyncio.Task[Stored] | None:
+    def _fetch(self, key: _Key, wanted: Wanted, entry: Stored | None) -> asyncio.Task[Stored] | None:
         fetch = self._fetches.get(key)
         if fetch is None:
             if len(self._fetches) >= _MOST_FETCHES:
                 log.warning("nfts.too_many_fetches", fetches=len(self._fetches))
                 return None
-            fetch = asyncio.create_task(self._fetch_and_store(key, wanted, before), name="NFT metadata")
+            fetch = asyncio.create_task(self._fetch_and_store(key, wanted, entry), name="NFT metadata")
             self._fetches[key] = fetch
             fetch.add_done_callback(lambda done: self._finish(key, done))
         return fetch
 
     def _finish(self, key: _Key, fetch: asyncio.Task[Stored]) -> None:
         self._fetches.pop(key, None)
+        self._outdated.discard(key)
         if not fetch.cancelled() and (error := fetch.exception()) is not None:
             log.error("nfts.fetch_broke", reason=type(error).__name__, exc_info=error)
 
-    async def _fetch_and_store(self, key: _Key, wanted: Wanted, before: Stored | None) -> Stored:
+    async def _fetch_and_store(self, key: _Key, wanted: Wanted, entry: Stored | None) -> Stored:
         network, contract, token = key
+        before = entry if entry is not None and entry.uri == wanted.uri else None
         async with self._limit:
             try:
                 uri = with_id(wanted.uri, wanted.placeholder)
@@ -190,10 +183,11 @@ class Library:
                 failures = 1 if before is None else before.failures + 1
                 pause = self._options.retry_seconds * 2 ** min(failures - 1, 40)
                 pause = min(pause, self._options.longest_retry_seconds)
-        stored = Stored(wanted.uri, document, failures, self._clock.now() + pause)
+        next_at = 0.0 if key in self._outdated else self._clock.now() + pause
+        stored = Stored(wanted.uri, document, failures, next_at)
         self._keep(key, stored)
         try:
-            await self._store.save(network, contract, token, stored)
+            await self._store.save(network, contract, token, stored, entry)
         except StorageError as error:
             log.warning("nfts.store_failed", reason=str(error))
         return stored

@@ -14,7 +14,11 @@ from capstan.nfts.models import CollectionSums, OwnedPage, Owners
 
 
 class NftIndex(Protocol):
-    """Knows from transfers who holds what."""
+    """Knows from transfers who holds what, and listens for notices of changed metadata."""
+
+    def follow(self, network: Network) -> None:
+        """Listen from now on: documents of the network are kept."""
+        ...
 
     async def owned(self, network: Network, holder: bytes, *, page: int, limit: int) -> OwnedPage:
         """A page of what an address holds, ordered by contract and id."""

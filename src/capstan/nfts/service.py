@@ -69,10 +69,7 @@ class NftService:
         """What is known of one NFT, encoded. Raises `InvalidRequest`, `NotFound`, and the failures of the pool."""
         address, number = _address(network, contract, "contract"), _token_id(token_id)
         reading = await self._token(network, address, number)
-        document = _NO_DOCUMENT
-        if reading.uri is not None:
-            wanted = Wanted(address, number, reading.uri, reading.standard)
-            document = await self._library.document(network.name, wanted) or _NO_DOCUMENT
+        document = await self._document(network, address, number, reading)
         shown = NftMetadata(
             contract=contract,
             token_id=str(number),
@@ -90,10 +87,7 @@ class NftService:
         """What is known of a collection, encoded. Raises as `metadata` does."""
         address = _address(network, contract, "contract")
         reading = await self._collection(network, address)
-        document = _NO_DOCUMENT
-        if reading.uri is not None:
-            wanted = Wanted(address, None, reading.uri, reading.standard)
-            document = await self._library.document(network.name, wanted) or _NO_DOCUMENT
+        document = await self._document(network, address, None, reading)
         floor = await self._floors.floor(network, reading.block, address)
         shown = NftCollection(
             contract=contract,
@@ -118,6 +112,16 @@ class NftService:
         nfts = await self._shown(network, found) if found.tokens else []
         shown = OwnedNfts(address=address, chain=network.spec.chain, nfts=nfts, page=page, total=found.total)
         return _answer(shown, found.coverage)
+
+    async def _document(
+        self, network: Network, contract: bytes, token_id: int | None, reading: TokenReading | CollectionReading
+    ) -> Document:
+        """The document of an id, or with None of the collection."""
+        if reading.uri is None:
+            return _NO_DOCUMENT
+        self._index.follow(network)
+        wanted = Wanted(contract, token_id, reading.uri, reading.standard)
+        return await self._library.document(network.name, wanted) or _NO_DOCUMENT
 
     async def _shown(self, network: Network, found: OwnedPage) -> list[OwnedNft]:
         said = (await self._said(network, found.tokens)).said

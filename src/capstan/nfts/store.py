@@ -4,13 +4,14 @@ Called by the library of documents. The id of a token is 32 bytes there, most si
 document of a collection.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, case, select, true, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from capstan.index.models import Notice, NoticeKind
 from capstan.nfts.models import Document
 from capstan.storage.database import Database
 from capstan.storage.schema import nft_metadata
@@ -61,8 +62,13 @@ class NftStore:
                         found[contract, bytes(token)] = Stored(uri, _document(text), failures, next_at / _MICROSECONDS)
         return found
 
-    async def save(self, network: str, contract: bytes, token: bytes, stored: Stored) -> None:
-        """Write how a fetch went."""
+    async def save(
+        self, network: str, contract: bytes, token: bytes, stored: Stored, before: Stored | None = None
+    ) -> None:
+        """Write how a fetch went. `before` is what was stored when it began.
+
+        If the contract has announced a change since then, the row stays marked: what was fetched may be older.
+        """
         row = {
             "network": network,
             "contract": contract,
@@ -74,28 +80,36 @@ class NftStore:
         }
         insert = sqlite.insert if self._database.is_sqlite else postgresql.insert
         statement = insert(nft_metadata).values(row)
-        statement = statement.on_conflict_do_update(
-            index_elements=["network", "contract", "token_id"],
-            set_={name: row[name] for name in ("uri", "document", "failures", "next_at")},
-        )
+        changes: dict[str, object] = {name: row[name] for name in ("uri", "document", "failures", "next_at")}
+        if before is not None and before.next_at:
+            changes["next_at"] = case((nft_metadata.c.next_at == 0, 0), else_=row["next_at"])
+        statement = statement.on_conflict_do_update(index_elements=["network", "contract", "token_id"], set_=changes)
         async with self._database.write() as connection:
             await connection.execute(statement)
 
-    async def mark_changed(
-        self, connection: AsyncConnection, network: str, contract: bytes, first: int, last: int
-    ) -> None:
-        """The documents of these ids changed: fetch them again when next asked for."""
+    async def mark_changed(self, connection: AsyncConnection, network: str, notices: Sequence[Notice]) -> None:
+        """Contracts say that documents changed: fetch those that are stored again when next asked for."""
         table = nft_metadata
-        await connection.execute(
-            update(table)
-            .where(
-                table.c.network == network,
-                table.c.contract == contract,
-                table.c.token_id >= key_of(first),
-                table.c.token_id <= key_of(last),
-            )
-            .values(next_at=0, failures=0)
-        )
+        known: set[bytes] = set()
+        contracts = sorted({notice.contract for notice in notices})
+        for begin in range(0, len(contracts), _ROWS_AT_ONCE):
+            query = select(table.c.contract).distinct()
+            some = table.c.contract.in_(contracts[begin : begin + _ROWS_AT_ONCE])
+            known |= {bytes(row[0]) for row in await connection.execute(query.where(table.c.network == network, some))}
+        for notice in notices:
+            if notice.contract in known:
+                which = (table.c.network == network, table.c.contract == notice.contract, _concerned(notice))
+                await connection.execute(update(table).where(*which).values(next_at=0, failures=0))
+
+
+def _concerned(notice: Notice) -> ColumnElement[bool]:
+    """The rows of a contract that a notice is about."""
+    token_id = nft_metadata.c.token_id
+    if notice.kind is NoticeKind.CODE:
+        return true()
+    if notice.kind is NoticeKind.COLLECTION:
+        return token_id == _COLLECTION
+    return token_id.between(key_of(notice.first), key_of(notice.last))
 
 
 def _document(text: str | None) -> Document | None:

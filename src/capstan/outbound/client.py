@@ -18,11 +18,11 @@ from typing import Any
 import aiohttp
 import msgspec
 from aiohttp.abc import AbstractResolver
-from aiohttp.resolver import ThreadedResolver
 from yarl import URL
 
 from capstan.outbound.addresses import is_public
 from capstan.outbound.errors import OutboundFailed, OutboundRefused
+from capstan.outbound.names import PooledResolver
 
 _LONGEST_URL = 2048
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -65,7 +65,7 @@ class GuardedClient:
             connector=aiohttp.TCPConnector(
                 limit=_MOST_CONNECTIONS,
                 limit_per_host=_MOST_PER_HOST,
-                resolver=resolver or ThreadedResolver(),
+                resolver=resolver or PooledResolver(),
                 # Names are looked up for every connection: what was public a minute ago need not be now.
                 use_dns_cache=False,
                 ssl=ssl.create_default_context(),

@@ -4,6 +4,7 @@ Off unless the operator names an address. It is asked through the guarded client
 main networks only: tokens of test networks have no market. Numbers are read as decimals, never as floats.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -23,6 +24,7 @@ log = structlog.get_logger(__name__)
 _LIMITS = OutboundLimits(seconds=5.0, bytes=1024 * 1024, redirects=1)
 _AT_ONCE = 30
 _MOST_QUESTIONS = 10
+_PAUSE_SECONDS = 30.0
 _NATIVE_ADDRESS = "0x" + "00" * 20
 # The chains that the source calls by another name than we do.
 _CHAINS = {"avalanche": "avax", "gnosis": "xdai"}
@@ -41,16 +43,19 @@ class HttpPrices:
         self._url = url.rstrip("/")
         self._longest_age = longest_age
         self._least_confidence = Decimal(str(least_confidence))
+        self._silent_until = 0.0
 
     async def prices(self, place: Place, tokens: Sequence[Token], known: Mapping[Token, Price], find: Find) -> Prices:
         """See `Source`. A source that fails knows nothing."""
         if not self._url or place.facts.kind != "mainnet":
             return {}
-        found: Prices = {}
+        if self._clock.monotonic() < self._silent_until:
+            return {}
         wanted = list(tokens)[: _AT_ONCE * _MOST_QUESTIONS]
-        for begin in range(0, len(wanted), _AT_ONCE):
-            found |= await self._ask(place, wanted[begin : begin + _AT_ONCE])
-        return found
+        groups = [wanted[begin : begin + _AT_ONCE] for begin in range(0, len(wanted), _AT_ONCE)]
+        # All at once: together they take no longer than one may.
+        answers = await asyncio.gather(*(self._ask(place, group) for group in groups))
+        return {token: price for answer in answers for token, price in answer.items()}
 
     async def _ask(self, place: Place, tokens: Sequence[Token]) -> Prices:
         chain = _CHAINS.get(place.facts.chain, place.facts.chain)
@@ -58,11 +63,9 @@ class HttpPrices:
         try:
             answer = await self._client.fetch("GET", f"{self._url}/prices/current/{','.join(names)}", limits=_LIMITS)
         except OutboundError as error:
-            log.warning("prices.http_failed", reason=str(error))
-            return {}
+            return self._failed(str(error))
         if answer.status != 200:
-            log.warning("prices.http_failed", reason=f"status {answer.status}")
-            return {}
+            return self._failed(f"status {answer.status}")
         coins = _coins(answer.body)
         found: Prices = {}
         for name, coin in coins.items():
@@ -71,6 +74,12 @@ class HttpPrices:
             if token is not None and price is not None:
                 found[token] = price
         return found
+
+    def _failed(self, reason: str) -> Prices:
+        """Leave the source alone for a while, so that not every question waits for it."""
+        log.warning("prices.http_failed", reason=reason, again_in=_PAUSE_SECONDS)
+        self._silent_until = self._clock.monotonic() + _PAUSE_SECONDS
+        return {}
 
     def _price(self, coin: Any) -> Price | None:
         if not isinstance(coin, dict):

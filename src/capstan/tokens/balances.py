@@ -67,6 +67,7 @@ class BalanceReader:
         new = [token for token in tokens if token not in known]
         together = new if len(new) <= _NEW_AT_ONCE else []
         asked = [call(token, "balanceOf(address)", holder) for token in tokens]
+        upgrades = self._book.upgrades
         asked += [question for token in together for question in questions(token)]
         results = await self._contracts.read(network, block, asked)
         balances = {
@@ -80,7 +81,7 @@ class BalanceReader:
         if late:
             more = [question for token in late for question in questions(token)]
             learned |= _facts(late, await self._contracts.read(network, block, more))
-        await self._book.learn(network, learned)
+        await self._book.learn(network, learned, upgrades=upgrades)
         return balances, {**known, **learned}
 
     def _line(self, chain_id: int, token: bytes, units: int, facts: TokenFacts, price: Price | None) -> Holding:

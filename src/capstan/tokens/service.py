@@ -193,12 +193,13 @@ class TokenService:
             call(token, "balanceOf(address)", token),
             call(token, "supportsInterface(bytes4)", _ERC721),
         ]
+        upgrades = self._book.upgrades
         results = await self._contracts.read(network, block, asked)
         facts = facts_from(results[:CALLS_PER_TOKEN])
         supply, balance = (decoding.unsigned(result) for result in results[CALLS_PER_TOKEN : CALLS_PER_TOKEN + 2])
         if balance is None or (supply is None and facts.decimals is None) or decoding.boolean(results[-1]):
             raise await self._no_token(network, block, token)
-        await self._book.learn(network, {token: facts})
+        await self._book.learn(network, {token: facts}, upgrades=upgrades)
         price = (await self._prices.prices(network, block, [token])).get(token)
         cap = None
         if price is not None and supply is not None and facts.decimals is not None:

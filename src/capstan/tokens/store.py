@@ -3,11 +3,12 @@
 Called by the metadata reader alone.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from capstan.storage.database import Database
 from capstan.storage.schema import token_metadata
@@ -61,3 +62,10 @@ class TokenStore:
         statement = statement.on_conflict_do_update(index_elements=["network", "contract"], set_=changes)
         async with self._database.write() as connection:
             await connection.execute(statement, rows)
+
+    async def delete(self, connection: AsyncConnection, network: str, contracts: Sequence[bytes]) -> None:
+        """Forget what was read of these contracts, in the given transaction."""
+        table = token_metadata
+        for begin in range(0, len(contracts), _ROWS_AT_ONCE):
+            some = table.c.contract.in_(contracts[begin : begin + _ROWS_AT_ONCE])
+            await connection.execute(delete(table).where(table.c.network == network, some))

@@ -5,9 +5,12 @@ little, too much, text that is not UTF-8, numbers that make no sense. Nothing he
 None.
 """
 
+import re
+
 from capstan.core.hexes import to_checksum_address
 
 _WORD = 32
+_CONTROLS = re.compile("[\x00-\x1f\x7f]+")
 # Names and symbols; longer ones are cut.
 LONGEST_NAME = 255
 # `decimals` is a uint8. Beyond 78 not even one unit fits into 256 bits.
@@ -73,7 +76,7 @@ def text(result: bytes | None, *, most: int = LONGEST_NAME) -> str | None:
 
 def clean(found: str, *, most: int) -> str:
     """The text without control characters and outer white space, cut to `most` bytes of UTF-8."""
-    kept = "".join(character for character in found if character >= " " and character != "\x7f").strip()
+    kept = _CONTROLS.sub("", found).strip()
     encoded = kept.encode("utf-8", "replace")
     return kept if len(encoded) <= most else encoded[:most].decode("utf-8", "ignore")
 
