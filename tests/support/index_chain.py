@@ -21,6 +21,7 @@ from capstan.storage.schema import (
     nft_collections,
     nft_counts,
     nft_holdings,
+    nft_ranges,
     token_holders,
     transfers,
 )
@@ -28,7 +29,7 @@ from capstan.storage.schema import (
 NETWORK = "ethereum/devnet"
 ZERO = bytes(20)
 # Everything that follows from the transfers of the chain.
-DERIVED: tuple[Table, ...] = (transfers, nft_holdings, nft_counts, nft_collections, token_holders)
+DERIVED: tuple[Table, ...] = (transfers, nft_holdings, nft_ranges, nft_counts, nft_collections, token_holders)
 
 
 def address(number: int) -> bytes:
@@ -65,6 +66,11 @@ def batch(contract: bytes, sender: bytes, receiver: bytes, items: Sequence[tuple
     amounts = word(len(items)) + "".join(word(amount) for _, amount in items)
     data = word(64) + word(64 + len(ids) // 2) + ids + amounts
     return event(contract, [events.TRANSFER_BATCH, *parties], data)
+
+
+def consecutive(contract: bytes, sender: bytes, receiver: bytes, first: int, last: int) -> dict[str, Any]:
+    topics = [events.CONSECUTIVE_TRANSFER, *("0x" + word(each) for each in (first, sender, receiver))]
+    return event(contract, topics, word(last))
 
 
 def digest(*parts: object) -> str:

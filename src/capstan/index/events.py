@@ -23,6 +23,8 @@ def _topic(signature: str) -> str:
 TRANSFER = _topic("Transfer(address,address,uint256)")
 TRANSFER_SINGLE = _topic("TransferSingle(address,address,address,uint256,uint256)")
 TRANSFER_BATCH = _topic("TransferBatch(address,address,address,uint256[],uint256[])")
+# ERC-2309: a whole range of ids of an ERC-721 contract, most often minted with the contract itself.
+CONSECUTIVE_TRANSFER = _topic("ConsecutiveTransfer(uint256,uint256,address,address)")
 # WETH9: coins wrapped and unwrapped. Many other contracts use the same names for other things.
 DEPOSIT = _topic("Deposit(address,uint256)")
 WITHDRAWAL = _topic("Withdrawal(address,uint256)")
@@ -37,7 +39,7 @@ CONTRACT_URI_UPDATED = _topic("ContractURIUpdated()")
 UPGRADED = _topic("Upgraded(address)")
 BEACON_UPGRADED = _topic("BeaconUpgraded(address)")
 
-TRANSFER_TOPICS = frozenset({TRANSFER, TRANSFER_SINGLE, TRANSFER_BATCH, DEPOSIT, WITHDRAWAL})
+TRANSFER_TOPICS = frozenset({TRANSFER, TRANSFER_SINGLE, TRANSFER_BATCH, CONSECUTIVE_TRANSFER, DEPOSIT, WITHDRAWAL})
 NOTICE_TOPICS = frozenset(
     {METADATA_UPDATE, BATCH_METADATA_UPDATE, URI, CONTRACT_URI_UPDATED, UPGRADED, BEACON_UPGRADED}
 )
@@ -181,6 +183,16 @@ def _batch(topics: tuple[str, ...], data: str) -> list[_Movement]:
     ]
 
 
+def _consecutive(topics: tuple[str, ...], data: str) -> list[_Movement]:
+    if len(topics) != 4:
+        raise Malformed(f"a ConsecutiveTransfer with {len(topics)} topics")
+    first, last = _number(topics[1][2:], 0), _number(data, 0)
+    if last < first:
+        raise Malformed("a range that ends before it begins")
+    sender, receiver = _address(topics[2][2:]), _address(topics[3][2:])
+    return [(Standard.ERC721, first, sender, receiver, last - first + 1)]
+
+
 def _deposit(topics: tuple[str, ...], data: str) -> list[_Movement]:
     return [(Standard.ERC20, None, ZERO_ADDRESS, _address(topics[1][2:]), _number(data, 0))]
 
@@ -194,6 +206,7 @@ _READERS: dict[str, _Reader] = {
     TRANSFER: _transfer,
     TRANSFER_SINGLE: _single,
     TRANSFER_BATCH: _batch,
+    CONSECUTIVE_TRANSFER: _consecutive,
     DEPOSIT: _deposit,
     WITHDRAWAL: _withdrawal,
 }

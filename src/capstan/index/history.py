@@ -26,6 +26,7 @@ from capstan.chain.pool import UpstreamPool
 from capstan.core.errors import UpstreamError, UpstreamTimeout
 from capstan.core.hexes import parse_quantity, to_quantity
 from capstan.index.events import (
+    CONSECUTIVE_TRANSFER,
     DEPOSIT,
     TRANSFER,
     TRANSFER_BATCH,
@@ -42,6 +43,7 @@ from capstan.index.models import Subject, SubjectKind, Transfer
 log = structlog.get_logger(__name__)
 
 _LOGS: msgspec.json.Decoder[list[NodeLog]] = msgspec.json.Decoder(list[NodeLog])
+_WITHOUT_WRAPPING = [TRANSFER, TRANSFER_SINGLE, TRANSFER_BATCH, CONSECUTIVE_TRANSFER]
 _HEADERS_KEPT = 1_024
 # Logs decoded before others get their turn on the event loop.
 _AT_ONCE = 1_000
@@ -153,19 +155,19 @@ class HistoryReader:
     def _filters(self, subject: Subject) -> list[dict[str, Any]]:
         wrapping = [DEPOSIT, WITHDRAWAL] if self._wrapped else []
         if subject.kind is SubjectKind.ALL:
-            wanted: list[dict[str, Any]] = [{"topics": [[TRANSFER, TRANSFER_SINGLE, TRANSFER_BATCH]]}]
+            wanted: list[dict[str, Any]] = [{"topics": [_WITHOUT_WRAPPING]}]
             if wrapping:
                 wanted.append({"address": [_hex(each) for each in sorted(self._wrapped)], "topics": [wrapping]})
             return wanted
         if subject.kind is SubjectKind.CONTRACT:
-            return [{"address": _hex(subject.address), "topics": [[TRANSFER, TRANSFER_SINGLE, TRANSFER_BATCH]]}]
+            return [{"address": _hex(subject.address), "topics": [_WITHOUT_WRAPPING]}]
         party = "0x" + subject.address.hex().rjust(64, "0")
         return [
             # The sender of a Transfer; whoever deposits or withdraws.
             {"topics": [[TRANSFER, *wrapping], party]},
-            # The receiver of a Transfer; the sender in ERC-1155, behind the operator.
-            {"topics": [[TRANSFER, TRANSFER_SINGLE, TRANSFER_BATCH], None, party]},
-            {"topics": [[TRANSFER_SINGLE, TRANSFER_BATCH], None, None, party]},
+            # The receiver of a Transfer; the sender in ERC-1155, behind the operator, and in ERC-2309, behind the id.
+            {"topics": [_WITHOUT_WRAPPING, None, party]},
+            {"topics": [[TRANSFER_SINGLE, TRANSFER_BATCH, CONSECUTIVE_TRANSFER], None, None, party]},
         ]
 
     async def _logs(self, where: dict[str, str], which: dict[str, Any], last: int) -> list[NodeLog]:

@@ -20,7 +20,10 @@ class Standard(enum.IntEnum):
 
 
 class Transfer(msgspec.Struct, frozen=True, gc=False):
-    """One movement of one token. An ERC-1155 batch is several, told apart by `position`."""
+    """One movement of one token. An ERC-1155 batch is several, told apart by `position`.
+
+    A range of ids that moved at once (ERC-2309) is one movement too, whatever its length; its amount is their number.
+    """
 
     block_number: int
     log_index: int
@@ -42,6 +45,13 @@ class Transfer(msgspec.Struct, frozen=True, gc=False):
     def is_nft(self) -> bool:
         """Whether it is about an id rather than an amount alone."""
         return self.token_id is not None
+
+    @property
+    def last_token_id(self) -> int | None:
+        """The last id of a range, which begins with `token_id`; None for everything else."""
+        if self.token_id is None or self.amount == 1 or self.standard is not Standard.ERC721:
+            return None
+        return self.token_id + self.amount - 1
 
 
 class NoticeKind(enum.IntEnum):
@@ -119,7 +129,7 @@ class Collection(msgspec.Struct, frozen=True):
 
     # Addresses that hold at least one of its tokens.
     owners: int
-    # Different ids that somebody holds.
+    # Different ids that somebody holds; of ERC-721, all that were minted less all that were burned.
     ids: int
     # All that was minted less all that was burned, over all ids.
     supply: int

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, func, select, text, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from capstan.index import consecutive
 from capstan.index.models import (
     EVERYTHING,
     Collection,
@@ -27,6 +28,7 @@ from capstan.storage.database import Database
 from capstan.storage.schema import nft_collections, nft_holdings, token_holders, transfers
 
 _NOTHING = Coverage(None, False)
+_UNIQUE = nft_holdings.c.standard == int(Standard.ERC721)
 
 
 class IndexStore:
@@ -75,6 +77,13 @@ class IndexStore:
             if state is None:
                 return HoldingPage((), 0, _NOTHING)
             coverage = await self._coverage(connection, state, subject)
+            moves, all_known = await consecutive.moves_of(connection, state.id, subject.address)
+            coverage = Coverage(coverage.block, coverage.complete and all_known)
+            if moves:
+                held_too = await consecutive.owned(
+                    connection, state.id, subject.address, moves, limit=limit, offset=offset
+                )
+                return HoldingPage(*held_too, coverage)
             held = and_(table.network_id == state.id, table.owner == subject.address, table.held.is_(True))
             total = await connection.scalar(select(func.count()).select_from(nft_holdings).where(held))
             query = _holdings(held).order_by(table.contract, table.token_id, table.standard)
@@ -90,16 +99,27 @@ class IndexStore:
             if state is None:
                 return HoldingPage((), 0, _NOTHING)
             coverage = await self._coverage(connection, state, subject)
-            held = and_(
+            about = and_(
                 table.network_id == state.id,
                 table.contract == subject.address,
                 table.token_id == token_id.to_bytes(32),
-                table.held.is_(True),
             )
+            ranged, all_known = await consecutive.owners_of(connection, state.id, subject.address, token_id)
+            coverage = Coverage(coverage.block, coverage.complete and all_known)
+            found: list[Holding] = []
+            if ranged:
+                # What ranges say of an id of ERC-721, and what single transfers of it say, which may be below zero.
+                single = [_holding(row) for row in await connection.execute(_holdings(about & _UNIQUE))]
+                about &= ~_UNIQUE
+                for item in single:
+                    ranged[item.owner] = ranged.get(item.owner, 0) + item.amount
+                owners = sorted(owner for owner, amount in ranged.items() if amount > 0)
+                found = [Holding(subject.address, token_id, Standard.ERC721, owner, 1) for owner in owners]
+            held = and_(about, table.held.is_(True))
             total = await connection.scalar(select(func.count()).select_from(nft_holdings).where(held))
             rows = await connection.execute(_holdings(held).order_by(table.owner, table.standard).limit(limit))
-            found = tuple(_holding(row) for row in rows)
-        return HoldingPage(found, int(total or 0), coverage)
+            shown = (*found, *(_holding(row) for row in rows))[:limit]
+        return HoldingPage(shown, len(found) + int(total or 0), coverage)
 
     async def collection(self, network: str, subject: Subject) -> tuple[Collection | None, Coverage]:
         """The sums over the contract of a subject; None when no NFT transfer of it was seen."""
@@ -109,16 +129,15 @@ class IndexStore:
             if state is None:
                 return None, _NOTHING
             coverage = await self._coverage(connection, state, subject)
-            query = select(table.owners, table.ids, table.supply, table.erc721, table.erc1155).where(
-                table.network_id == state.id, table.contract == subject.address
-            )
+            columns = (table.owners, table.ids, table.supply, table.erc721_supply, table.erc721, table.erc1155)
+            query = select(*columns).where(table.network_id == state.id, table.contract == subject.address)
             row = (await connection.execute(query)).first()
         if row is None:
             return None, coverage
-        owners, ids, supply, erc721, erc1155 = row
+        owners, ids, supply, erc721_supply, erc721, erc1155 = row
         seen = [(Standard.ERC721, erc721), (Standard.ERC1155, erc1155)]
         standards = tuple(standard for standard, count in seen if count)
-        return Collection(owners, ids, int(supply), standards), coverage
+        return Collection(owners, ids + int(erc721_supply), int(supply), standards), coverage
 
     async def tokens_of(self, network: str, subject: Subject) -> tuple[tuple[bytes, ...], Coverage]:
         """The ERC-20 contracts that the address of a subject ever sent or received, in the order of their addresses."""

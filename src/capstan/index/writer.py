@@ -14,9 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from capstan.index.bulk import BulkTable
 from capstan.index.models import Standard, Transfer
 from capstan.index.sums import Sums
-from capstan.storage.schema import nft_collections, nft_counts, nft_holdings, token_holders, transfers
+from capstan.storage.schema import nft_collections, nft_counts, nft_holdings, nft_ranges, token_holders, transfers
 
-_TABLES: tuple[Table, ...] = (transfers, nft_holdings, nft_counts, nft_collections, token_holders)
+_TABLES: tuple[Table, ...] = (transfers, nft_holdings, nft_ranges, nft_counts, nft_collections, token_holders)
 # What a `Transfer` is made of, in its order; the rest of the row follows from it.
 _COLUMNS = tuple(transfers.c[name] for name in Transfer.__struct_fields__)
 

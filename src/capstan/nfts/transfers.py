@@ -26,7 +26,12 @@ class NftTransfer(msgspec.Struct, frozen=True, kw_only=True):
     token_id: Annotated[str, Meta(description="The id, in decimal digits.", pattern="^[0-9]+$")]
     from_: Annotated[str, Meta(description="Who sent it.")] = msgspec.field(name="from")
     to: Annotated[str, Meta(description="Who received it.")]
-    quantity: Annotated[str, Meta(description="How many of the id; 1 for ERC721.", pattern="^[0-9]+$")]
+    last_token_id: Annotated[
+        str | None, Meta(description="The last id of a range that moved at once (ERC-2309); null for a single id.")
+    ]
+    quantity: Annotated[
+        str, Meta(description="How many of the id; of ERC721 1, or the ids of a range.", pattern="^[0-9]+$")
+    ]
     tx_hash: Annotated[str, Meta(pattern="^0x[0-9a-f]{64}$")]
     log_index: Annotated[int, Meta(ge=0, description="The position of the event in its block.")]
     block_number: Annotated[int, Meta(ge=0)]
@@ -113,6 +118,7 @@ def _shown(item: Transfer) -> NftTransfer:
         token_id=str(item.token_id),
         from_=to_checksum_address(item.sender),
         to=to_checksum_address(item.receiver),
+        last_token_id=None if item.last_token_id is None else str(item.last_token_id),
         quantity=str(item.amount),
         tx_hash="0x" + item.transaction_hash.hex(),
         log_index=item.log_index,

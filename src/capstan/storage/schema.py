@@ -255,6 +255,7 @@ transfers = Table(
     Column("token_id", LargeBinary(32), nullable=True),
     Column("sender", LargeBinary(20), nullable=False),
     Column("receiver", LargeBinary(20), nullable=False),
+    # Above 1 for ERC-721 when a range of so many ids, from `token_id` on, moved at once (ERC-2309).
     Column("amount", Text, nullable=False),
     Column("block_hash", LargeBinary(32), nullable=False),
     Column("transaction_hash", LargeBinary(32), nullable=False),
@@ -266,7 +267,8 @@ transfers = Table(
 )
 
 # Sums over `transfers`, kept in the same transaction. They hold for a holder or contract that is covered; for others
-# they are sums over what happens to be known, and may be negative.
+# they are sums over what happens to be known, and may be negative. What moved in ranges of ids is not in it: whoever
+# reads it adds `nft_ranges`.
 nft_holdings = Table(
     "nft_holdings",
     metadata,
@@ -282,14 +284,32 @@ nft_holdings = Table(
     sqlite_with_rowid=False,
 )
 
-# Of each NFT contract: how many holdings each owner has (the key is an address), and each id (the key is the id).
+# Ranges of ids that moved at once (ERC-2309), one row for each, whatever its length.
+nft_ranges = Table(
+    "nft_ranges",
+    metadata,
+    Column("network_id", Integer, primary_key=True, autoincrement=False),
+    Column("contract", LargeBinary(20), primary_key=True),
+    Column("block_number", BigInteger, primary_key=True, autoincrement=False),
+    Column("log_index", Integer, primary_key=True, autoincrement=False),
+    Column("first_id", LargeBinary(32), nullable=False),
+    Column("last_id", LargeBinary(32), nullable=False),
+    Column("sender", LargeBinary(20), nullable=False),
+    Column("receiver", LargeBinary(20), nullable=False),
+    Index("ix_nft_ranges_sender", "network_id", "sender"),
+    Index("ix_nft_ranges_receiver", "network_id", "receiver"),
+    sqlite_with_rowid=False,
+)
+
+# Of each NFT contract: how many tokens each owner has (the key is an address: ERC-721 tokens received less those sent,
+# and ERC-1155 ids held), and how many holders each ERC-1155 id has (the key is the id). Decimal text.
 nft_counts = Table(
     "nft_counts",
     metadata,
     Column("network_id", Integer, primary_key=True, autoincrement=False),
     Column("contract", LargeBinary(20), primary_key=True),
     Column("key", LargeBinary(32), primary_key=True),
-    Column("count", BigInteger, nullable=False),
+    Column("count", Text, nullable=False),
     sqlite_with_rowid=False,
 )
 
@@ -299,8 +319,11 @@ nft_collections = Table(
     Column("network_id", Integer, primary_key=True, autoincrement=False),
     Column("contract", LargeBinary(20), primary_key=True),
     Column("owners", BigInteger, nullable=False),
+    # ERC-1155 ids that somebody holds.
     Column("ids", BigInteger, nullable=False),
+    # Minted less burned: over all ids, and of ERC-721 alone.
     Column("supply", Text, nullable=False),
+    Column("erc721_supply", Text, nullable=False),
     # Transfers seen of each standard.
     Column("erc721", BigInteger, nullable=False),
     Column("erc1155", BigInteger, nullable=False),

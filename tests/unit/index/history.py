@@ -14,7 +14,20 @@ from capstan.index.ranges import RangeLimit
 from capstan.index.service import IndexedNetwork, TransferIndex
 from capstan.index.subjects import SubjectState
 from capstan.storage.database import Database
-from tests.support.index_chain import NETWORK, ZERO, Parts, address, batch, block, erc20, erc721, event, single, word
+from tests.support.index_chain import (
+    NETWORK,
+    ZERO,
+    Parts,
+    address,
+    batch,
+    block,
+    consecutive,
+    erc20,
+    erc721,
+    event,
+    single,
+    word,
+)
 from tests.support.index_node import tools_for
 from tests.support.index_pool import ScriptedPool
 
@@ -35,6 +48,7 @@ def random_chain(length: int, seed: int = 3, parent: str = "0x" + "00" * 32, fir
             erc721(PUNKS, one, other, random.randrange(5)),
             single(GAMES, one, other, random.randrange(3), random.randrange(4)),
             batch(GAMES, one, other, [(random.randrange(3), 1), (7, 2)]),
+            consecutive(PUNKS, one, other, random.randrange(5), 5),
             event(COIN, [events.DEPOSIT, "0x" + word(random.choice(PEOPLE))], word(5)),
             event(TOKEN, [events.TRANSFER, "0x" + word(one)], word(1)),
         ]
