@@ -91,7 +91,7 @@ async def test_revocation_by_another_process_is_noticed(
         await elsewhere.revoke_key(issued.key.id)
     finally:
         await other.close()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(30):
         while await directory.find(issued.secret) is not None:
             await asyncio.sleep(0.01)
 
@@ -106,11 +106,11 @@ async def test_suspension_is_noticed_and_lifted(service: AccessService, director
 
     assert not await suspended()
     await service.set_suspended(issued.key.account_id, True)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(30):
         while not await suspended():
             await asyncio.sleep(0.01)
     await service.set_suspended(issued.key.account_id, False)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(30):
         while await suspended():
             await asyncio.sleep(0.01)
 
@@ -184,7 +184,7 @@ async def test_the_cache_is_bounded(service: AccessService, store: AccessStore) 
 async def test_the_last_use_is_written(service: AccessService, directory: KeyDirectory) -> None:
     issued = await _key(service)
     await directory.find(issued.secret)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while (await service.keys())[0].last_used_at is None:
             await asyncio.sleep(0.02)
 

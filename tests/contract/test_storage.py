@@ -85,7 +85,7 @@ async def test_two_connections_to_one_database_both_write(database: Database, da
 async def test_a_reader_is_not_blocked_by_a_writer(database: Database) -> None:
     async with database.write() as writing:
         await writing.execute(insert(accounts).values(_ACCOUNT))
-        async with asyncio.timeout(5), database.read() as reading:
+        async with asyncio.timeout(30), database.read() as reading:
             assert await reading.scalar(select(accounts.c.id)) is None
 
 

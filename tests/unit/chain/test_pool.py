@@ -74,7 +74,7 @@ async def test_a_stalling_upstream_leaves_time_for_the_next() -> None:
 async def test_the_deadline_holds_over_all_attempts() -> None:
     async with (
         pool_of(stalls, stalls, stalls, timeout_seconds=60, deadline_seconds=0.4, real_time=True) as setting,
-        asyncio.timeout(3),
+        asyncio.timeout(30),
     ):
         with pytest.raises(DeadlinePassed):
             await setting.pool.request("m", [])

@@ -155,7 +155,7 @@ async def _application(_scope: Any, _receive: Any, _send: Any) -> None:
 
 
 async def answered(transport: Transport) -> RawAnswer:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not transport.written:
             await asyncio.sleep(0)
     head, _, body = transport.written.partition(b"\r\n\r\n")

@@ -199,7 +199,7 @@ async def test_a_slow_search_goes_on_behind_the_request(monkeypatch: pytest.Monk
     head = BlockRef(chain.head, block_hash(chain.head), 0)
     assert await search.find(cast(Any, chain), wallet(None), head) is None
     gate.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not notes.found:
             await asyncio.sleep(0)
     assert notes.found == [expected(50)]
