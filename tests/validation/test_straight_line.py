@@ -8,9 +8,9 @@ from capstan.bundler.validating import Validated
 from capstan.devnet.evm import CHAIN_ID
 from capstan.devnet.install import NodeProject
 from capstan.userops.versions import Version
-from tests.e2e.test_userops import EntryPoint
 from tests.support import bytecode
 from tests.support.devnet import EvmDevnet
+from tests.support.entrypoint import EntryPoint
 from tests.support.validation import Deployer, operation_of, validation_of, verdict
 
 _OWNER, _DEPLOYER = 15, 14

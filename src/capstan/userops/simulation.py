@@ -35,6 +35,8 @@ _OVERFLOW_CODE = "AA94"
 # A deposit that pays for anything.
 PLENTY = 2**100
 _LIMIT_BYTES = 16
+# With this bit in both ends of a time range, entry point 0.9 takes it for one of block numbers.
+_BLOCKS_FLAG = 2**47
 
 
 def _selector(signature: str) -> bytes:
@@ -49,12 +51,22 @@ class ValidationData(msgspec.Struct, frozen=True):
     valid_after: int
     # None is no end.
     valid_until: int | None
+    # Entry point 0.9: whether the range is one of block numbers.
+    in_blocks: bool = False
+
+    @property
+    def aggregator(self) -> bytes | None:
+        """The aggregator that is to check the signature."""
+        return self.authorizer.to_bytes(20, "big") if self.authorizer > 1 else None
 
     @staticmethod
     def of(number: int) -> "ValidationData":
         """Read from the word."""
-        until = number >> 160 & (2**48 - 1)
-        return ValidationData(number & (2**160 - 1), number >> 208, until or None)
+        until, after = number >> 160 & (2**48 - 1), number >> 208
+        in_blocks = bool(until & after & _BLOCKS_FLAG)
+        if in_blocks:
+            until, after = until - _BLOCKS_FLAG, after - _BLOCKS_FLAG
+        return ValidationData(number & (2**160 - 1), after, until or None, in_blocks)
 
 
 class EntryPointCode(msgspec.Struct, frozen=True):

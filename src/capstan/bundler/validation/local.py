@@ -14,7 +14,7 @@ from capstan.bundler.validation.authorizations import check_nonce
 from capstan.bundler.validation.evm.messages import AccountState, Job
 from capstan.bundler.validation.needs import Lessons, Needs
 from capstan.bundler.validation.probe import Facts, probe
-from capstan.bundler.validation.runs import CALLER, Run
+from capstan.bundler.validation.runs import Run
 from capstan.bundler.validation.state import BlockState, ChainState
 from capstan.bundler.validation.trace import Trace
 from capstan.bundler.validation.workers import JobTimeout, Workers
@@ -23,6 +23,7 @@ from capstan.chain.errors import ChainError
 from capstan.chain.registry import Network
 from capstan.core.errors import ApiError
 from capstan.core.hexes import keccak256, parse_address, parse_data, to_data, to_quantity
+from capstan.userops.simulation import CALLER
 
 # More than any honest operation needs: each round is a step in a chain of things that could not be foreseen.
 _MOST_ROUNDS = 24

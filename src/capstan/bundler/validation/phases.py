@@ -12,30 +12,12 @@ from capstan.bundler.models import Role
 from capstan.bundler.validation.runs import Run
 from capstan.bundler.validation.trace import Frame, Trace
 from capstan.userops.abi import Malformed, Reader
+from capstan.userops.simulation import ValidationData
 from capstan.userops.versions import RELEASES
 
-_TIME_BITS = 48
-_TIME_MASK = 2**_TIME_BITS - 1
-# Entry point 0.9: with this bit in both ends, the range is one of block numbers.
-_BLOCKS_FLAG = 2 ** (_TIME_BITS - 1)
+_GOOD = ValidationData(0, 0, None)
 # Where innerHandleOp has the gas used before it, in words: the operation, its hash, prefund, context, then this.
 _GAS_PLACE_FLAT, _GAS_PLACE_PACKED = 12, 14
-
-
-class ValidationData(msgspec.Struct, frozen=True):
-    """What account or paymaster say of the operation."""
-
-    # 0 is a good signature, 1 a bad one, anything else the address of an aggregator.
-    authority: int = 0
-    valid_after: int = 0
-    valid_until: int | None = None
-    # Whether the range is one of block numbers.
-    in_blocks: bool = False
-
-    @property
-    def aggregator(self) -> bytes | None:
-        """The aggregator that must check the signature."""
-        return self.authority.to_bytes(20, "big") if self.authority > 1 else None
 
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,8 +30,8 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
     paymaster: Frame | None = None
     # The entry point's call of itself, with which execution begins.
     execution: Frame | None = None
-    account_data: ValidationData = ValidationData()
-    paymaster_data: ValidationData = ValidationData()
+    account_data: ValidationData = _GOOD
+    paymaster_data: ValidationData = _GOOD
     context: bytes = b""
     # What was used before the execution, with preVerificationGas, as the entry point counts it.
     pre_operation_gas: int = 0
@@ -81,13 +63,13 @@ def take_apart(run: Run, trace: Trace) -> Phases:
         elif frame.context == run.operation.paymaster:
             found["paymaster"] = frame
     account, paymaster = found.get("account"), found.get("paymaster")
-    account_data, paymaster_data, context = ValidationData(), ValidationData(), b""
+    account_data, paymaster_data, context = _GOOD, _GOOD, b""
     if account is not None and not account.failed and len(account.output) >= 32:
-        account_data = decode_validation_data(int.from_bytes(account.output[:32], "big"))
+        account_data = ValidationData.of(int.from_bytes(account.output[:32], "big"))
     if paymaster is not None and not paymaster.failed:
         try:
             reader = Reader(paymaster.output)
-            context, paymaster_data = reader.data(0), decode_validation_data(reader.number(1))
+            context, paymaster_data = reader.data(0), ValidationData.of(reader.number(1))
         except Malformed:
             # Then the entry point has reverted, and says so.
             context = b""
@@ -102,16 +84,6 @@ def take_apart(run: Run, trace: Trace) -> Phases:
         context=context,
         pre_operation_gas=_pre_operation_gas(run, found.get("execution")),
     )
-
-
-def decode_validation_data(number: int) -> ValidationData:
-    """authorizer(20) | validUntil(6) | validAfter(6), from the right (ERC-4337)."""
-    until = (number >> 160) & _TIME_MASK
-    after = (number >> (160 + _TIME_BITS)) & _TIME_MASK
-    in_blocks = bool(until & _BLOCKS_FLAG and after & _BLOCKS_FLAG)
-    if in_blocks:
-        until, after = until & ~_BLOCKS_FLAG, after & ~_BLOCKS_FLAG
-    return ValidationData(number & (2**160 - 1), after, until or None, in_blocks)
 
 
 def _pre_operation_gas(run: Run, execution: Frame | None) -> int:

@@ -8,13 +8,12 @@ it little gas. Made by the service. No I/O.
 import msgspec
 
 from capstan.chain.calls.models import BlockRef
-from capstan.core.hexes import keccak256
+from capstan.core.creation import create_address
 from capstan.userops.codec import encode_handle_ops
 from capstan.userops.models import UserOperation
+from capstan.userops.simulation import CALLER
 from capstan.userops.versions import Version
 
-# Who sends the bundle and is paid for it. No account: entry points from 0.8 on insist that the sender has no code.
-CALLER = keccak256(b"capstan: the bundler of a simulated bundle")[12:]
 # What the entry point itself uses around the validation of one operation, generously.
 _OVERHEAD_GAS = 300_000
 _WORD_GAS = 64
@@ -35,8 +34,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def sender_creator(self) -> bytes:
         """The contract that the entry point calls factories with. It made it itself, as its first creation."""
-        # RLP of the pair of an address and the nonce 1.
-        return keccak256(b"\xd6\x94" + self.entry_point + b"\x01")[12:]
+        return create_address(self.entry_point, 1)
 
 
 def make_run(block: BlockRef, version: Version, entry_point: bytes, operation: UserOperation) -> Run:

@@ -12,7 +12,7 @@ from capstan.bundler.refusals import RULE_VIOLATION, STAKE_TOO_LOW, Refusal
 from capstan.bundler.reputation import ReputationRules
 from capstan.bundler.validating import Validated
 from capstan.bundler.validation.authorizations import check_authorization
-from capstan.bundler.validation.outcomes import check_aggregator, check_times, failure_refusal
+from capstan.bundler.validation.outcomes import check_aggregator, check_failure, check_times
 from capstan.bundler.validation.phases import Phases, take_apart
 from capstan.bundler.validation.rules import Subject, Violation, judge_delegations, judge_opcodes
 from capstan.bundler.validation.runs import Run, make_run
@@ -83,9 +83,7 @@ class TracingValidator:
         phases = take_apart(run, trace)
         check_aggregator(phases)
         if trace.root.failed:
-            refusal = failure_refusal(operation, trace.root.output)
-            if refusal is not None:
-                raise refusal
+            check_failure(operation, phases, trace.root.output)
         valid_after, valid_until = check_times(phases, block, self._clock.now())
         subject = self._subject(operation, stakes)
         storage = StorageUse(subject, phases, trace.hashed)

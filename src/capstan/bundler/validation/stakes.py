@@ -67,6 +67,7 @@ def _decode(answer: bytes | None) -> Stake:
     """deposit, staked, stake, unstakeDelaySec, withdrawTime: one word each in all versions."""
     try:
         reader = Reader(answer or b"")
-        return Stake(reader.number(2), reader.number(3), reader.number(0))
+        # A stake that is being withdrawn does not count any more.
+        return Stake(reader.number(2) if reader.flag(1) else 0, reader.number(3), reader.number(0))
     except Malformed:
         return Stake(0, 0, 0)
