@@ -87,3 +87,21 @@ def factory(entry_point: str, creates: bytes, does: str = "", after: str = "") -
     empty = len(_stakable(entry_point, b""))
     place = (empty + len(body)).to_bytes(2, "big")
     return _stakable(entry_point, body.replace(b"\x61%b", b"\x61" + place)) + init
+
+
+def calling(target: str, *words: str, kind: str = "CALL", gas: str = "GAS", value: int = 0) -> str:
+    """A program that calls a contract with some words, each given as a program that leaves it on the stack."""
+    fill = " ".join(f"{word} {32 * place} MSTORE" for place, word in enumerate(words))
+    sent = f"{value} " if kind in ("CALL", "CALLCODE") else ""
+    return f"{fill} PUSH0 PUSH0 {32 * len(words)} PUSH0 {sent}{target} {gas} {kind} POP"
+
+
+def calling_function(target: str, selector: str, *words: str, value: int = 0) -> str:
+    """The same with a selector before the words."""
+    fill = " ".join(f"{word} {4 + 32 * place} MSTORE" for place, word in enumerate(words))
+    size = 4 + 32 * len(words)
+    return f"0x{selector} 224 SHL PUSH0 MSTORE {fill} PUSH0 PUSH0 {size} PUSH0 {value} {target} GAS CALL POP"
+
+
+# Within a paymaster: the sender of the operation, the first member of the struct that the first argument points to.
+SENDER = "4 CALLDATALOAD 4 ADD CALLDATALOAD"

@@ -9,7 +9,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
+import rlp
+from eth_utils.crypto import keccak
 
+from capstan.bundler.models import Role
 from capstan.bundler.refusals import Refusal
 from capstan.bundler.validating import Validated
 from capstan.bundler.validation.making import NetworkValidation
@@ -23,11 +26,13 @@ from capstan.chain.registry import ChainRegistry
 from capstan.chain.upstream import open_session
 from capstan.core.clock import SystemClock
 from capstan.core.creation import create2_address
+from capstan.core.hexes import to_checksum_address
 from capstan.devnet.models import DevAccount
 from capstan.userops.models import UserOperation
 from capstan.userops.versions import Version
 from tests.support import bytecode
 from tests.support.devnet import EvmDevnet
+from tests.validation.cases import HELPERS, Case
 
 ETHER = 10**18
 
@@ -70,28 +75,75 @@ async def validation_of(url: str, chain_id: int, workers: Workers | None = None)
 
 
 class Deployer:
-    """Puts contracts onto the development chain."""
+    """Puts contracts onto a chain and makes operations of them."""
 
     def __init__(self, devnet: EvmDevnet, version: Version, account: DevAccount) -> None:
         self.devnet = devnet
         self.version: Version = version
         self.account = account
         self.entry_point = devnet.deployment.entry_points[version]
+        self._helpers: dict[str, str] = {}
 
-    def deploy(self, runtime: bytes, *, deposit: int = 0, stake: int = 0) -> bytes:
-        """A contract with this code, its deposit and its stake at the entry point."""
-        receipt = self.devnet.send(self.account, None, data=bytecode.deployer(runtime))
+    def deploy(self, runtime: bytes, *, deposit: int = 0, stake: int = 0, funds: int = 0) -> bytes:
+        """A contract with this code, its ether, its deposit and its stake at the entry point."""
+        receipt = self.devnet.send(self.account, None, data=bytecode.deployer(runtime), value=funds)
         assert receipt["status"] == "0x1", "the contract was not created"
         address: str = receipt["contractAddress"]
         if deposit:
             self.deposit(bytes.fromhex(address[2:]), deposit)
         if stake:
-            assert self.devnet.send(self.account, address, value=stake)["status"] == "0x1", "the stake was not taken"
+            staked = self.devnet.send(self.account, to_checksum_address(address), value=stake)
+            assert staked["status"] == "0x1", "the stake was not taken"
         return bytes.fromhex(address[2:])
 
     def deposit(self, address: bytes, amount: int = ETHER) -> None:
         data = bytes.fromhex("b760faf9") + address.rjust(32, b"\0")
         assert self.devnet.send(self.account, self.entry_point, data=data, value=amount)["status"] == "0x1"
+
+    def operation(self, case: Case) -> UserOperation:
+        """The operation of a case, with its contracts on the chain."""
+        sender_code = bytecode.account(self.entry_point, self._program(case.account))
+        changes: dict[str, object] = {}
+        if case.factory is None:
+            sender = self.deploy(sender_code, funds=case.funds, deposit=ETHER, stake=_stake(case, "account"))
+        else:
+            factory, sender = self._factory(case, sender_code)
+            self.deposit(sender)
+            changes |= {"factory": factory, "factory_data": b"\x01"}
+        if case.paymaster is not None:
+            code = bytecode.paymaster(self.entry_point, self._program(case.paymaster))
+            paymaster = self.deploy(code, deposit=ETHER, stake=_stake(case, "paymaster"))
+            changes |= {"paymaster": paymaster}
+            if self.version != "0.6":
+                changes |= {"paymaster_verification_gas_limit": 500_000, "paymaster_post_op_gas_limit": 50_000}
+        return operation_of(sender, **changes)
+
+    def helper(self, name: str) -> str:
+        """The address of a helper contract, which is put onto the chain when it is first asked for."""
+        if name not in self._helpers:
+            self._helpers[name] = "0x" + self.deploy(HELPERS[name]).hex()
+        return self._helpers[name]
+
+    def _program(self, program: str, **known: str) -> str:
+        for name in HELPERS:
+            if f"{{{name}}}" in program:
+                known[name] = self.helper(name)
+        return program.format(ep=self.entry_point, **known)
+
+    def _factory(self, case: Case, sender_code: bytes) -> tuple[bytes, bytes]:
+        """A factory, and the sender it will create. The program may name the sender, which follows from the nonce."""
+        program = case.factory or ""
+        known = self._program(program, sender="{sender}")
+        nonce = int(self.devnet.call("eth_getTransactionCount", self.account.address, "latest"), 16)
+        factory = bytes(keccak(rlp.encode([bytes.fromhex(self.account.address[2:]), nonce]))[12:])
+        sender = created_by(factory, sender_code)
+        code = bytecode.factory(self.entry_point, sender_code, known.format(sender="0x" + sender.hex()))
+        assert self.deploy(code, stake=_stake(case, "factory")) == factory
+        return factory, sender
+
+
+def _stake(case: Case, role: Role) -> int:
+    return ETHER if role in case.staked else 0
 
 
 def operation_of(sender: bytes, **changes: object) -> UserOperation:
