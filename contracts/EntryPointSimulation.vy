@@ -21,7 +21,7 @@ ORIGINAL: constant(address) = 0xeF28c887F9c1F304F9AC4C5B509B5cb44bD6a1bF
 # The gas that is kept back for what follows a search.
 RESERVE: constant(uint256) = 400_000
 # A search ends when it is exact to this part of the limit.
-EXACT: constant(uint256) = 32
+EXACT: constant(uint256) = 24
 LEAST: constant(uint256) = 1000
 STEPS: constant(uint256) = 40
 
@@ -358,9 +358,10 @@ def _is_exact(search: Search) -> bool:
 @pure
 def _next(search: Search) -> uint256:
     """
-    @notice The limit to try next. First what was used, with the 64th part that a call keeps from those it makes (EIP-150).
+    @notice The limit to try next. First what was used, with the 64th parts that calls keep from those they make (EIP-150):
+            of two, which an account behind a proxy has.
     """
-    guess: uint256 = search.used + search.used // 62 + LEAST // 2
+    guess: uint256 = search.used + search.used // EXACT + LEAST // 2
     if search.low < guess and guess < search.high:
         return guess
     # Far below a limit that suffices for anything: the need is near to what failed.

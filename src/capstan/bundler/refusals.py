@@ -16,6 +16,8 @@ STAKE_TOO_LOW = -32505
 UNSUPPORTED_AGGREGATOR = -32506
 SIGNATURE_FAILED = -32507
 DEPOSIT_TOO_LOW = -32508
+# Not in the ERC, but what bundlers answer when the call of the account reverts.
+EXECUTION_REVERTED = -32521
 
 
 class Refusal(Exception):

@@ -24,6 +24,7 @@ Kind = Literal["mainnet", "testnet"]
 Family = Literal["evm", "solana"]
 BlockProof = Literal["header", "bloom", "receipts"]
 EntryPointVersion = Literal["0.6", "0.7", "0.8", "0.9"]
+DataFee = Literal["none", "op_stack", "scroll", "arbitrum"]
 
 NAME_PATTERN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*/[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -59,6 +60,13 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Meta(
             description="What its blocks prove, for `verify`: `header`, their hash is that of the standard fields;"
             " `bloom`, every log is in the bloom; `receipts`, the receipts root covers every log."
+        ),
+    ]
+    data_fee: Annotated[
+        DataFee,
+        Meta(
+            description="Whose contract tells the fee for data on the parent chain, which operations of the bundler"
+            " must cover; `none`: there is no such fee."
         ),
     ]
     default_testnet: Annotated[

@@ -7,7 +7,7 @@ every share is rounded up, because an estimate that is too low fails.
 
 import msgspec
 
-from capstan.userops.codec import codec_for
+from capstan.userops.codec import codec_for, encode_handle_ops
 from capstan.userops.models import UserOperation
 from capstan.userops.versions import Version
 
@@ -15,6 +15,8 @@ from capstan.userops.versions import Version
 EXECUTE_USER_OP_SELECTOR = bytes.fromhex("8dd7712f")
 
 _WORD = 32
+# A beneficiary without zero bytes, which costs most.
+_SOME_ADDRESS = b"\xff" * 20
 
 
 class GasSchedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +95,22 @@ def pre_verification_gas(
     if operation.authorization is not None:
         overhead += schedule.authorization
     return PreVerification(calldata_gas(encoded, schedule), overhead)
+
+
+def least_pre_verification_gas(
+    version: Version,
+    operation: UserOperation,
+    *,
+    executed: int = 0,
+    schedule: GasSchedule = MAINNET,
+    overheads: Overheads = REFERENCE,
+) -> int:
+    """The least `preVerificationGas` also where data has a floor (EIP-7623): it must reach what the floor takes beyond
+    `executed`, the gas that the entry point is sure to measure."""
+    standard = pre_verification_gas(version, operation, schedule, overheads).total
+    calldata = encode_handle_ops(version, [operation], _SOME_ADDRESS)
+    floor = schedule.transaction + calldata_tokens(calldata) * schedule.floor_per_token
+    return max(standard, floor - executed)
 
 
 def floor_gas(version: Version, operation: UserOperation, schedule: GasSchedule = MAINNET) -> int:
