@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
-import rlp
-from eth_utils.crypto import keccak
 
 from capstan.bundler.models import Role
 from capstan.bundler.refusals import Refusal
@@ -25,7 +23,7 @@ from capstan.chain.models import NetworkSpec, UpstreamSpec
 from capstan.chain.registry import ChainRegistry
 from capstan.chain.upstream import open_session
 from capstan.core.clock import SystemClock
-from capstan.core.creation import create2_address
+from capstan.core.creation import create2_address, create_address
 from capstan.core.hexes import to_checksum_address
 from capstan.devnet.models import DevAccount
 from capstan.userops.models import UserOperation
@@ -135,7 +133,7 @@ class Deployer:
         program = case.factory or ""
         known = self._program(program, sender="{sender}")
         nonce = int(self.devnet.call("eth_getTransactionCount", self.account.address, "latest"), 16)
-        factory = bytes(keccak(rlp.encode([bytes.fromhex(self.account.address[2:]), nonce]))[12:])
+        factory = create_address(bytes.fromhex(self.account.address[2:]), nonce)
         sender = created_by(factory, sender_code)
         code = bytecode.factory(self.entry_point, sender_code, known.format(sender="0x" + sender.hex()))
         assert self.deploy(code, stake=_stake(case, "factory")) == factory

@@ -51,10 +51,6 @@ class Case:
     funds: int = 0
 
 
-def _each(role: Role, program: str) -> dict[str, str]:
-    return {role: program}
-
-
 def _opcodes() -> list[Case]:
     plain = ["ORIGIN", "GASPRICE", "COINBASE", "TIMESTAMP", "NUMBER", "DIFFICULTY", "GASLIMIT", "BASEFEE"]
     programs = {name: f"{name} POP" for name in [*plain, "BLOBBASEFEE", "GAS"]}
@@ -64,11 +60,11 @@ def _opcodes() -> list[Case]:
         Case(f"{'OP-012' if name == 'GAS' else 'OP-011'} {name}", f"account uses banned opcode: {name}", program)
         for name, program in programs.items()
     ]
-    roles: tuple[Role, ...] = ("factory", "paymaster")
-    for role in roles:
+    for name in ("NUMBER", "GAS", "SELFDESTRUCT"):
+        program = programs[name]
         cases += [
-            Case(f"OP-011 {role} {name}", f"{role} uses banned opcode: {name}", **_each(role, programs[name]))
-            for name in ("NUMBER", "GAS", "SELFDESTRUCT")
+            Case(f"OP-011 factory {name}", f"factory uses banned opcode: {name}", factory=program),
+            Case(f"OP-011 paymaster {name}", f"paymaster uses banned opcode: {name}", paymaster=program),
         ]
     return [
         *cases,

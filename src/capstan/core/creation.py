@@ -9,7 +9,7 @@ def create2_address(deployer: bytes, salt: bytes, init_code: bytes) -> bytes:
 
 
 def create_address(deployer: bytes, nonce: int) -> bytes:
-    """The address that CREATE gives, for nonces from 1 to 127: the hash of the RLP list of both."""
-    if not 0 < nonce < 0x80:
-        raise ValueError("only nonces from 1 to 127 are written as one byte")
-    return keccak256(b"\xd6\x94" + deployer + bytes([nonce]))[12:]
+    """The address that CREATE gives: the hash of the RLP list of both."""
+    number = nonce.to_bytes(-(-nonce.bit_length() // 8), "big")
+    content = b"\x94" + deployer + (number if 0 < nonce < 0x80 else bytes([0x80 + len(number)]) + number)
+    return keccak256(bytes([0xC0 + len(content)]) + content)[12:]
