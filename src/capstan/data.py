@@ -38,10 +38,13 @@ from capstan.nfts.transfers import NftTransferService
 from capstan.nfts.uris import Gateways
 from capstan.outbound.client import GuardedClient
 from capstan.prices.feeds import ChainlinkFeeds
-from capstan.prices.floors import SalesFloors
+from capstan.prices.floor_http import HttpFloors
+from capstan.prices.floors import FloorService, FloorSource
 from capstan.prices.http import HttpPrices
+from capstan.prices.listings import ListingFloors
 from capstan.prices.models import NATIVE, PriceOptions, Token
 from capstan.prices.pools import UniswapV2, UniswapV3
+from capstan.prices.sales import SalesFloors
 from capstan.prices.service import FixedPrices, PriceService
 from capstan.prices.vaults import Vaults
 from capstan.settings import Settings
@@ -68,7 +71,7 @@ class DataServices:
         tokens: TokenService,
         nfts: NftService,
         listeners: Sequence[MetadataListener],
-        floors: SalesFloors,
+        floors: FloorService,
     ) -> None:
         self._index = index
         self.blocks = blocks
@@ -143,7 +146,7 @@ class DataServices:
         gateways = Gateways(settings.nfts.ipfs_gateways, settings.nfts.arweave_gateways)
         library = _library(settings, database, client, gateways, clock)
         stack.push_async_callback(library.close)
-        floors = SalesFloors(prices, facts, clock, receipts=settings.nfts.floor_receipts)
+        floors = FloorService(_floor_sources(settings, reader, client), prices, facts, clock)
         stack.push_async_callback(floors.close)
         nfts = NftService(blocks, NftReader(reader, known), known, library, floors, gateways)
         return cls(blocks, known, prices, tokens, nfts, (library, book), floors)
@@ -183,6 +186,19 @@ def _library(
         memory_bytes=nfts.memory_bytes,
     )
     return Library(NftStore(database), fetcher, clock, options)
+
+
+def _floor_sources(settings: Settings, reader: StateReader, client: GuardedClient) -> list[FloorSource]:
+    """In the order in which they are asked: what can be bought, what was sold, what others say."""
+    nfts = settings.nfts
+    sources: list[FloorSource] = []
+    if nfts.floor_listing_days:
+        sources.append(ListingFloors(reader, days=nfts.floor_listing_days))
+    if nfts.floor_receipts:
+        sources.append(SalesFloors(receipts=nfts.floor_receipts))
+    if nfts.floor_http_url:
+        sources.append(HttpFloors(client, url=nfts.floor_http_url))
+    return sources
 
 
 def _prices(

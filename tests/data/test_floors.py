@@ -8,8 +8,8 @@ from eth_abi.abi import encode
 
 from capstan.devnet.artifacts import call_data
 from capstan.devnet.models import DevAccount
-from capstan.prices.floors import lowest_tenth
-from capstan.prices.seaport import ORDER_FULFILLED, Log, sale_prices
+from capstan.prices.sales import honest_prices, lowest_tenth
+from capstan.prices.seaport import ORDER_FULFILLED, Log, Sale, sales_in
 from tests.support.data import DataSetup, data_services
 from tests.support.devnet import EvmDevnet
 
@@ -70,7 +70,7 @@ async def test_floor_is_the_lowest_tenth_of_the_sales(quiet_devnet: EvmDevnet, t
         found = await settled(setup, trade.contract)
     # Twelve sales: the second lowest.
     assert (found["floor_price_eth"], found["floor_price_usd"]) == ("6", "15000")
-    off = {"nfts.floor_receipts": 0}
+    off = {"nfts.floor_receipts": 0, "nfts.floor_listing_days": 0}
     async with data_services(quiet_devnet.url, quiet_devnet.deployment, tmp_path, settings=off) as setup:
         assert (await settled(setup, trade.contract))["floor_price_eth"] is None
         assert "eth_getLogs" not in setup.relay.calls
@@ -111,9 +111,15 @@ def test_which_orders_are_sales(
     topics = [ORDER_FULFILLED, "0x" + "00" * 12 + "0f" * 20, "0x" + "00" * 32]
     log = Log(SEAPORT, topics, "0x" + order(offer, paid, recipient).hex())
     wanted = [] if price is None else [price]
-    assert sale_prices([log], bytes.fromhex(CONTRACT[2:]), bytes.fromhex(WRAPPED[2:])) == wanted
+    found = sales_in([log], bytes.fromhex(CONTRACT[2:]), bytes.fromhex(WRAPPED[2:]))
+    assert [sale.price for sale in found] == wanted
     elsewhere = Log(OTHER, topics, log.data)
-    assert sale_prices([elsewhere], bytes.fromhex(CONTRACT[2:]), bytes.fromhex(WRAPPED[2:])) == []
+    assert sales_in([elsewhere], bytes.fromhex(CONTRACT[2:]), bytes.fromhex(WRAPPED[2:])) == []
+
+
+def test_trades_back_and_forth_do_not_count() -> None:
+    trades = [Sale("a", "b", 1), Sale("b", "a", 2), Sale("a", "c", 3), Sale("c", "d", 4), Sale("a", "b", 5)]
+    assert honest_prices(trades) == [3, 4]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +127,7 @@ def test_which_orders_are_sales(
 )
 def test_nonsense_is_no_sale(data: str) -> None:
     topics = [ORDER_FULFILLED, "0x" + "00" * 32, "0x" + "00" * 32]
-    assert sale_prices([Log(SEAPORT, topics, data), Log(SEAPORT, [], data)], bytes(20), None) == []
+    assert sales_in([Log(SEAPORT, topics, data), Log(SEAPORT, [], data)], bytes(20), None) == []
 
 
 def test_lowest_tenth() -> None:

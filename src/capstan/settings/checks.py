@@ -124,8 +124,13 @@ def _data(settings: Settings, report: Report) -> None:
         for index, url in enumerate(getattr(settings.nfts, key)):
             if reason := _address_fault(url, ("http", "https")):
                 report(("nfts", key), reason, f"[{index}]")
-    if settings.prices.http_url and (reason := _address_fault(settings.prices.http_url, ("http", "https"))):
-        report(("prices", "http_url"), reason)
+    sources = {
+        ("prices", "http_url"): settings.prices.http_url,
+        ("nfts", "floor_http_url"): settings.nfts.floor_http_url,
+    }
+    for place, url in sources.items():
+        if url and (reason := _address_fault(url, ("http", "https"))):
+            report(place, reason)
     for name, price in settings.prices.fixed.items():
         if not _TOKEN.fullmatch(name):
             report(("prices", "fixed"), 'must be "chain/network:0x…" or "chain/network:native"', f'."{name}"')

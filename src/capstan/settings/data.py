@@ -44,7 +44,9 @@ class Nfts(Section, frozen=True):
     metadata_seconds: LongSeconds
     retry_seconds: LongSeconds
     longest_retry_seconds: LongSeconds
+    floor_listing_days: Annotated[int, Meta(ge=0, le=366)]
     floor_receipts: Annotated[int, Meta(ge=0, le=1000)]
+    floor_http_url: str
     memory_bytes: Annotated[int, Meta(ge=1_048_576)]
 
 
