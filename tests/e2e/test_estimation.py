@@ -96,8 +96,8 @@ class Estimates:
             return Price(10**9, _FEE, _TIP)
 
         async with open_network(self.point.devnet.url) as (network, _heads):
-            simulator = Simulator(network, self.point.version, bytes.fromhex(self.point.address[2:]), CHAIN_ID)
-            estimator = GasEstimator(simulator, price, data_fee=data_fee_of(data_fee, network))
+            simulator = Simulator(lambda: network, self.point.version, bytes.fromhex(self.point.address[2:]), CHAIN_ID)
+            estimator = GasEstimator(simulator, price, data_fee=data_fee_of(data_fee, lambda: network))
             return await estimator.estimate(operation, overrides)
 
     def lands(self, operation: UserOperation, limits: GasLimits) -> bool:

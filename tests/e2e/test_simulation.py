@@ -30,7 +30,7 @@ def entry_point(request: pytest.FixtureRequest, evm_devnet: EvmDevnet, node_proj
 
 async def validated(entry_point: EntryPoint, operation: UserOperation) -> Validated:
     async with open_network(entry_point.devnet.url) as (network, heads):
-        simulator = Simulator(network, entry_point.version, bytes.fromhex(entry_point.address[2:]), CHAIN_ID)
+        simulator = Simulator(lambda: network, entry_point.version, bytes.fromhex(entry_point.address[2:]), CHAIN_ID)
         return await SimulationValidator(simulator, heads, StakeRule()).validate(operation)
 
 
@@ -128,7 +128,7 @@ def _sponsored(entry_point: EntryPoint, *, until: int, after: int) -> UserOperat
 
 async def test_an_entry_point_that_is_not_there_is_said_so(evm_devnet: EvmDevnet) -> None:
     async with open_network(evm_devnet.url) as (network, _heads):
-        simulator = Simulator(network, "0.7", b"\x12" * 20, CHAIN_ID)
+        simulator = Simulator(lambda: network, "0.7", b"\x12" * 20, CHAIN_ID)
         with pytest.raises(UpstreamError, match="no entry point"):
             await simulator.entry_point()
 

@@ -5,13 +5,17 @@ it; what is asked about is the transaction as it would be sent with this operati
 are not asked.
 """
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
 
 from capstan.catalogue.networks import DataFee as DataFeeKind
 from capstan.chain.errors import EveryUpstreamFailed, NodeError
 from capstan.chain.registry import Network
 from capstan.core.hexes import keccak256, parse_data, to_data
 from capstan.userops.abi import Malformed, Reader, address_word, dynamic, members, word
+
+# The network with its upstreams of now: a reload may replace it.
+FindNetwork: TypeAlias = Callable[[], Network]
 
 # GasPriceOracle of the OP Stack, L1GasPriceOracle of Scroll, NodeInterface of Arbitrum: each at a place of its own.
 _ORACLES = {
@@ -44,31 +48,31 @@ class NoDataFee:
 class OracleDataFee:
     """Asks the oracle for a fee in wei: OP Stack and Scroll."""
 
-    def __init__(self, network: Network, oracle: bytes) -> None:
+    def __init__(self, network: FindNetwork, oracle: bytes) -> None:
         self._network = network
         self._oracle = oracle
 
     async def gas(self, entry_point: bytes, calldata: bytes, gas_price: int) -> int:
         """See `DataFee`."""
         transaction = incompressible(_TRANSACTION_BYTES) + calldata
-        answer = await _ask(self._network, self._oracle, _GET_FEE + members([dynamic(transaction)]))
+        answer = await _ask(self._network(), self._oracle, _GET_FEE + members([dynamic(transaction)]))
         return -(-answer.number(0) // max(1, gas_price))
 
 
 class ArbitrumDataFee:
     """Asks the node, which answers in gas at its own base fee. What is offered above that makes no difference there."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: FindNetwork) -> None:
         self._network = network
 
     async def gas(self, entry_point: bytes, calldata: bytes, gas_price: int) -> int:
         """See `DataFee`."""
         question = _GET_GAS + members([address_word(entry_point), word(0), dynamic(calldata)])
-        answer = await _ask(self._network, _ORACLES["arbitrum"], question)
+        answer = await _ask(self._network(), _ORACLES["arbitrum"], question)
         return answer.number(0)
 
 
-def data_fee_of(kind: DataFeeKind, network: Network) -> DataFee:
+def data_fee_of(kind: DataFeeKind, network: FindNetwork) -> DataFee:
     """The way in which a network takes its fee for data."""
     if kind == "none":
         return NoDataFee()

@@ -5,7 +5,7 @@ the bytes that `userops.simulation` makes, bound to one block. It judges nothing
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -26,14 +26,20 @@ StateOverride = Mapping[bytes, Override]
 class Simulator:
     """Simulations on one entry point."""
 
-    def __init__(self, network: Network, version: Version, entry_point: bytes, chain_id: int) -> None:
-        self.network = network
+    def __init__(self, network: Callable[[], Network], version: Version, entry_point: bytes, chain_id: int) -> None:
+        """`network` is asked each time: a reload may replace it."""
+        self._network = network
         self.version = version
         self._address = entry_point
         self._chain_id = chain_id
         self._entry_point: EntryPointCode | None = None
         self._codes: dict[bytes, Raw] = {}
         self._lock = asyncio.Lock()
+
+    @property
+    def network(self) -> Network:
+        """The network with its upstreams of now."""
+        return self._network()
 
     async def entry_point(self) -> EntryPointCode:
         """The entry point with its code, asked for once. Raises the failures of the pool."""
