@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from capstan.bundler.validation.evm.curve import provide_coincurve
 from capstan.bundler.validation.evm.machine import Machine
 from capstan.bundler.validation.evm.messages import LENGTH_BYTES, Job, Report
 
@@ -61,6 +62,7 @@ def main() -> None:
     # Ctrl-C is the service's to handle: it goes to the whole group of processes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.setrecursionlimit(_RECURSION_LIMIT)
+    provide_coincurve()
     serve(sys.stdin.buffer, sys.stdout.buffer)
 
 

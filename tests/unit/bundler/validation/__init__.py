@@ -1,0 +1,1 @@
+"""Tests of validation that need no chain."""
