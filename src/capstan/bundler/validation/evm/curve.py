@@ -10,7 +10,7 @@ from types import ModuleType
 
 from eth_keys.datatypes import Signature
 from eth_keys.exceptions import BadSignature
-from eth_utils import ValidationError
+from eth_utils.exceptions import ValidationError
 
 _NAME = "coincurve"
 
