@@ -13,7 +13,7 @@ PROGRESS := awk '/^Collecting/ {count++; printf "\r    %d packages", count; fflu
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test dev test check format bench contracts docs lock clean
+.PHONY: help setup setup-test dev test check format bench contracts geth docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -72,6 +72,9 @@ bench: $(STAMP)-test ## run the benchmarks; each prints ratios against a baselin
 
 contracts: $(STAMP)-test ## compile our contracts
 	@$(BIN)/python contracts/build.py
+
+geth: $(STAMP)-test ## build geth with the Go on PATH, for the tests that compare its tracer with our EVM
+	@$(BIN)/python tools/geth.py
 
 docs: $(STAMP)-test ## write the generated pages of docs/
 	@$(BIN)/python -m capstan.settings_docs

@@ -5,14 +5,16 @@ The node is the development chain or geth; both are used through plain JSON-RPC 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any, Protocol
 
 import msgspec
 
 from capstan.bundler.models import Role
 from capstan.bundler.refusals import Refusal
 from capstan.bundler.validating import Validated
+from capstan.bundler.validation.choosing import Backend
 from capstan.bundler.validation.making import NetworkValidation
 from capstan.bundler.validation.service import TracingValidator
 from capstan.bundler.validation.workers import WorkerLimits, Workers
@@ -29,14 +31,15 @@ from capstan.devnet.models import DevAccount
 from capstan.userops.models import UserOperation
 from capstan.userops.versions import Version
 from tests.support import bytecode
-from tests.support.devnet import EvmDevnet
 from tests.validation.cases import HELPERS, Case
 
 ETHER = 10**18
 
 
 @asynccontextmanager
-async def validation_of(url: str, chain_id: int, workers: Workers | None = None) -> AsyncIterator[NetworkValidation]:
+async def validation_of(
+    url: str, chain_id: int, workers: Workers | None = None, backend: Backend = "auto"
+) -> AsyncIterator[NetworkValidation]:
     """The validation of the network that this node serves."""
     clock = SystemClock()
     registry = ChainRegistry(open_session(), clock)
@@ -64,6 +67,7 @@ async def validation_of(url: str, chain_id: int, workers: Workers | None = None)
             reader=StateReader(lambda _network: ""),
             workers=pool,
             clock=clock,
+            backend=backend,
         )
     finally:
         await registry.close()
@@ -72,31 +76,49 @@ async def validation_of(url: str, chain_id: int, workers: Workers | None = None)
             await pool.close()
 
 
+class ChainUnderTest(Protocol):
+    """What is needed of a chain: the development chain, or geth."""
+
+    url: str
+
+    def call(self, method: str, *params: object) -> Any: ...
+
+    def send(self, account: DevAccount, to: str | None, *, data: bytes = b"", value: int = 0) -> dict[str, Any]: ...
+
+
 class Deployer:
     """Puts contracts onto a chain and makes operations of them."""
 
-    def __init__(self, devnet: EvmDevnet, version: Version, account: DevAccount) -> None:
-        self.devnet = devnet
+    def __init__(
+        self,
+        chain: ChainUnderTest,
+        version: Version,
+        account: DevAccount,
+        entry_point: str,
+        helpers: Mapping[str, bytes] = HELPERS,
+    ) -> None:
+        self.chain = chain
         self.version: Version = version
         self.account = account
-        self.entry_point = devnet.deployment.entry_points[version]
+        self.entry_point = entry_point
+        self._codes = helpers
         self._helpers: dict[str, str] = {}
 
     def deploy(self, runtime: bytes, *, deposit: int = 0, stake: int = 0, funds: int = 0) -> bytes:
         """A contract with this code, its ether, its deposit and its stake at the entry point."""
-        receipt = self.devnet.send(self.account, None, data=bytecode.deployer(runtime), value=funds)
+        receipt = self.chain.send(self.account, None, data=bytecode.deployer(runtime), value=funds)
         assert receipt["status"] == "0x1", "the contract was not created"
         address: str = receipt["contractAddress"]
         if deposit:
             self.deposit(bytes.fromhex(address[2:]), deposit)
         if stake:
-            staked = self.devnet.send(self.account, to_checksum_address(address), value=stake)
+            staked = self.chain.send(self.account, to_checksum_address(address), value=stake)
             assert staked["status"] == "0x1", "the stake was not taken"
         return bytes.fromhex(address[2:])
 
     def deposit(self, address: bytes, amount: int = ETHER) -> None:
         data = bytes.fromhex("b760faf9") + address.rjust(32, b"\0")
-        assert self.devnet.send(self.account, self.entry_point, data=data, value=amount)["status"] == "0x1"
+        assert self.chain.send(self.account, self.entry_point, data=data, value=amount)["status"] == "0x1"
 
     def operation(self, case: Case) -> UserOperation:
         """The operation of a case, with its contracts on the chain."""
@@ -119,11 +141,11 @@ class Deployer:
     def helper(self, name: str) -> str:
         """The address of a helper contract, which is put onto the chain when it is first asked for."""
         if name not in self._helpers:
-            self._helpers[name] = "0x" + self.deploy(HELPERS[name]).hex()
+            self._helpers[name] = "0x" + self.deploy(self._codes[name]).hex()
         return self._helpers[name]
 
     def _program(self, program: str, **known: str) -> str:
-        for name in HELPERS:
+        for name in self._codes:
             if f"{{{name}}}" in program:
                 known[name] = self.helper(name)
         return program.format(ep=self.entry_point, **known)
@@ -132,7 +154,7 @@ class Deployer:
         """A factory, and the sender it will create. The program may name the sender, which follows from the nonce."""
         program = case.factory or ""
         known = self._program(program, sender="{sender}")
-        nonce = int(self.devnet.call("eth_getTransactionCount", self.account.address, "latest"), 16)
+        nonce = int(self.chain.call("eth_getTransactionCount", self.account.address, "latest"), 16)
         factory = create_address(bytes.fromhex(self.account.address[2:]), nonce)
         sender = created_by(factory, sender_code)
         code = bytecode.factory(self.entry_point, sender_code, known.format(sender="0x" + sender.hex()))

@@ -18,7 +18,8 @@ _DEPLOYER = 14
 
 @pytest.fixture(scope="module")
 def deployer(quiet_devnet: EvmDevnet) -> Deployer:
-    return Deployer(quiet_devnet, "0.7", quiet_devnet.deployment.accounts[_DEPLOYER])
+    deployment = quiet_devnet.deployment
+    return Deployer(quiet_devnet, "0.7", deployment.accounts[_DEPLOYER], deployment.entry_points["0.7"])
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -32,7 +33,7 @@ async def workers() -> AsyncIterator[Workers]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_rule(deployer: Deployer, workers: Workers, case: Case) -> None:
     operation = deployer.operation(case)
-    async with validation_of(deployer.devnet.url, CHAIN_ID, workers) as validation:
+    async with validation_of(deployer.chain.url, CHAIN_ID, workers) as validation:
         found = await verdict(validation.validator("0.7", bytes.fromhex(deployer.entry_point[2:])), operation)
     if case.refused is None:
         assert isinstance(found, Validated), found

@@ -27,10 +27,10 @@ async def test_an_operation_that_creates_its_account_is_valid(
     async with validation_of(evm_devnet.url, CHAIN_ID) as validation:
         validator = validation.validator(version, bytes.fromhex(entry_point.address[2:]))
         found = await verdict(validator, operation)
-        round_trips = validation.local.state.round_trips
+        round_trips = validation.state.round_trips
         other = entry_point.signed(entry_point.creation(owner, entry_point.address, b""), owner)
         again = await verdict(validator, other)
-        warm = validation.local.state.round_trips - round_trips
+        warm = validation.state.round_trips - round_trips
         refused = await verdict(validator, wrong)
     assert isinstance(found, Validated)
     assert isinstance(again, Validated)
@@ -47,7 +47,8 @@ async def test_an_operation_that_creates_its_account_is_valid(
 
 
 async def test_an_account_that_looks_at_the_clock_is_refused(evm_devnet: EvmDevnet) -> None:
-    deployer = Deployer(evm_devnet, "0.7", evm_devnet.deployment.accounts[_DEPLOYER])
+    deployment = evm_devnet.deployment
+    deployer = Deployer(evm_devnet, "0.7", deployment.accounts[_DEPLOYER], deployment.entry_points["0.7"])
     good = deployer.deploy(bytecode.account(deployer.entry_point), deposit=10**18)
     bad = deployer.deploy(bytecode.account(deployer.entry_point, "TIMESTAMP POP"), deposit=10**18)
     async with validation_of(evm_devnet.url, CHAIN_ID) as validation:

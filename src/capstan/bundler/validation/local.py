@@ -43,11 +43,11 @@ class _AccessList(msgspec.Struct, frozen=True, rename="camel"):
 class LocalTracer:
     """Traces operations of one network in worker processes."""
 
-    def __init__(self, network: Network, chain_id: int, workers: Workers) -> None:
+    def __init__(self, network: Network, chain_id: int, state: ChainState, workers: Workers) -> None:
         self._network = network
         self._chain_id = chain_id
         self._workers = workers
-        self.state = ChainState(network)
+        self._state = state
         self._lessons = Lessons()
         self._probing: asyncio.Task[Facts] | None = None
         self._lists = True
@@ -60,13 +60,13 @@ class LocalTracer:
         known = self._lessons.recall(kind, run.operation.sender, needs)
         try:
             if known:
-                state = await self.state.fetch(run.block, needs.accounts, needs.slots)
+                state = await self._state.fetch(run.block, needs.accounts, needs.slots)
             else:
                 state, _ = await asyncio.gather(
-                    self.state.fetch(run.block, needs.accounts, needs.slots), self._list(run, needs)
+                    self._state.fetch(run.block, needs.accounts, needs.slots), self._list(run, needs)
                 )
             for _ in range(_MOST_ROUNDS):
-                state = await self.state.fetch(run.block, needs.accounts, needs.slots)
+                state = await self._state.fetch(run.block, needs.accounts, needs.slots)
                 trace = await self._attempt(run, state, needs, await facts)
                 if trace is not None:
                     self._lessons.learn(kind, run.operation.sender, needs, trace.hashed)
@@ -79,8 +79,7 @@ class LocalTracer:
 
     async def code_hashes(self, block: BlockRef, addresses: frozenset[bytes]) -> Mapping[bytes, bytes]:
         """The code hashes of these addresses at a block."""
-        state = await self.state.fetch(block, addresses, {})
-        return {address: state.accounts[address][2] for address in addresses}
+        return await self._state.code_hashes(block, addresses)
 
     async def _attempt(self, run: Run, state: BlockState, needs: Needs, facts: Facts) -> Trace | None:
         """One run on what is known. None when it asked for more, which is now among the needs."""
@@ -128,7 +127,7 @@ class LocalTracer:
             "gas": to_quantity(run.gas),
         }
         try:
-            answer = await self.state.ask("eth_createAccessList", [transaction], run.block)
+            answer = await self._state.ask("eth_createAccessList", [transaction], run.block)
             listed = msgspec.convert(answer, _AccessList).access_list
             needs.add(
                 (parse_address(each.address) for each in listed),
@@ -181,8 +180,6 @@ def _delegate(
     run: Run, accounts: Mapping[bytes, AccountState], codes: Mapping[bytes, bytes]
 ) -> tuple[dict[bytes, AccountState], dict[bytes, bytes]]:
     """The state after the EIP-7702 tuple of the operation: the sender runs the code of its delegate."""
-    code = bytes.fromhex("ef0100") + (run.delegate or b"")
-    code_hash = keccak256(code)
     sender = accounts[run.operation.sender]
-    changed = AccountState(sender.balance, sender.nonce + 1, code_hash, sender.storage)
-    return {**accounts, run.operation.sender: changed}, {**codes, code_hash: code}
+    changed = AccountState(sender.balance, sender.nonce + 1, run.delegation_hash, sender.storage)
+    return {**accounts, run.operation.sender: changed}, {**codes, run.delegation_hash: run.delegation}

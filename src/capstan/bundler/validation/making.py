@@ -6,9 +6,12 @@ processes are shared by all networks and belong to the caller, who closes them.
 """
 
 from capstan.bundler.reputation import ReputationRules
+from capstan.bundler.validation.choosing import Backend, ChoosingTracer
 from capstan.bundler.validation.local import LocalTracer
+from capstan.bundler.validation.native import NativeTracer
 from capstan.bundler.validation.service import TracingValidator
 from capstan.bundler.validation.stakes import StakeReader
+from capstan.bundler.validation.state import ChainState
 from capstan.bundler.validation.workers import Workers
 from capstan.chain.calls.blocks import HeadBlocks
 from capstan.chain.calls.models import BlockRef
@@ -31,6 +34,7 @@ class NetworkValidation:
         workers: Workers,
         clock: Clock,
         rules: ReputationRules | None = None,
+        backend: Backend = "auto",
     ) -> None:
         self._network = network
         self._chain_id = chain_id
@@ -38,7 +42,10 @@ class NetworkValidation:
         self._reader = reader
         self._clock = clock
         self._rules = rules
-        self.local = LocalTracer(network, chain_id, workers)
+        # What of the chain is known, for those who count questions.
+        self.state = ChainState(network)
+        local = LocalTracer(network, chain_id, self.state, workers)
+        self.tracer = ChoosingTracer(network, NativeTracer(self.state), local, clock, backend)
 
     def validator(self, version: Version, entry_point: bytes) -> TracingValidator:
         """The validator of one entry point. It keeps no connection and needs no closing."""
@@ -48,7 +55,7 @@ class NetworkValidation:
             chain_id=self._chain_id,
             latest=self._latest,
             stakes=StakeReader(self._network, self._reader, entry_point),
-            tracer=self.local,
+            tracer=self.tracer,
             clock=self._clock,
             rules=self._rules,
         )

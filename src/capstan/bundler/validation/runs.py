@@ -9,6 +9,7 @@ import msgspec
 
 from capstan.chain.calls.models import BlockRef
 from capstan.core.creation import create_address
+from capstan.core.hexes import keccak256
 from capstan.userops.codec import encode_handle_ops
 from capstan.userops.models import UserOperation
 from capstan.userops.simulation import CALLER
@@ -17,6 +18,7 @@ from capstan.userops.versions import Version
 # What the entry point itself uses around the validation of one operation, generously.
 _OVERHEAD_GAS = 300_000
 _WORD_GAS = 64
+_DELEGATION_PREFIX = bytes.fromhex("ef0100")
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +32,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     gas: int
     # The contract that the sender delegates to by the tuple of this operation (EIP-7702), unless it does so already.
     delegate: bytes | None = None
+
+    @property
+    def delegation(self) -> bytes:
+        """The code that the sender has by its delegation (EIP-7702)."""
+        return _DELEGATION_PREFIX + (self.delegate or b"")
+
+    @property
+    def delegation_hash(self) -> bytes:
+        """The hash of that code."""
+        return keccak256(self.delegation)
 
     @property
     def sender_creator(self) -> bytes:

@@ -7,7 +7,7 @@ there is room. Nothing is written to the chain or to the database.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -113,23 +113,32 @@ class ChainState:
             await self._gather(block, state, lacking)
         return state
 
-    async def ask(self, method: str, params: list[object], block: BlockRef) -> Any:
-        """One question about a block, which is named by its hash where upstreams understand that (EIP-1898)."""
+    async def code_hashes(self, block: BlockRef, addresses: Iterable[bytes]) -> dict[bytes, bytes]:
+        """The code hashes of these addresses."""
+        wanted = frozenset(addresses)
+        state = await self.fetch(block, wanted, {})
+        return {address: state.accounts[address][2] for address in wanted}
+
+    async def ask(self, method: str, params: list[object], block: BlockRef, after: Sequence[object] = ()) -> Any:
+        """One question about a block, which is named by its hash where upstreams understand that (EIP-1898).
+
+        The block is the last parameter, but for those in `after`.
+        """
         self.questions += 1
         async with self._limit:
             if self._by_hash:
                 try:
-                    return await self._call(method, [*params, {"blockHash": block.hash}], block)
+                    return await self._call(method, [*params, {"blockHash": block.hash}, *after], block)
                 except NodeUnable:
                     raise
                 except NodeError as error:
                     if is_method_missing(error):
                         raise
-                result = await self._call(method, [*params, to_quantity(block.number)], block)
+                result = await self._call(method, [*params, to_quantity(block.number), *after], block)
                 log.info("validation.block_by_number", network=self._network.name)
                 self._by_hash = False
                 return result
-            return await self._call(method, [*params, to_quantity(block.number)], block)
+            return await self._call(method, [*params, to_quantity(block.number), *after], block)
 
     async def _call(self, method: str, params: list[object], block: BlockRef) -> Any:
         raw = await self._network.pool.call(method, msgspec.json.encode(params), needs_block=block.number)

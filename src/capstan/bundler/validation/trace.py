@@ -53,6 +53,18 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
             yield from each.walk()
 
 
+def visited(root: Frame) -> set[bytes]:
+    """The addresses that a run of the entry point ran or looked at.
+
+    What the entry point itself looked at is left out, as it goes on to do so after the validation.
+    """
+    found = {root.context}
+    for call in root.calls:
+        for frame in call.walk():
+            found.update((frame.context, frame.code, *frame.sizes))
+    return found - {b""}
+
+
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """A run of `handleOps` with one operation, at least up to the end of its validation."""
 

@@ -6,6 +6,8 @@ The machine tells it of each call that begins and ends, and of the few opcodes t
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from capstan.bundler.validation import opcodes
 from capstan.bundler.validation.trace import CallKind, Frame
 
@@ -135,8 +137,7 @@ class Collector:
         """The creation that ended last has failed after all: its code could not be stored."""
         parent = self._open[-1]
         last = parent.calls[-1]
-        changes = {name: getattr(last, name) for name in last.__struct_fields__}
-        parent.calls[-1] = Frame(**(changes | {"failed": True, "out_of_gas": out_of_gas}))
+        parent.calls[-1] = msgspec.structs.replace(last, failed=True, out_of_gas=out_of_gas)
 
     def after_call(self) -> None:
         """An opcode that calls is done. Was nothing entered (no balance, too deep), the attempt is recorded."""

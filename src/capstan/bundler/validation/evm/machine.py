@@ -6,7 +6,7 @@ where code may jump to, which the specification would work out anew for each cal
 """
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ from capstan.bundler.validation.evm.collector import Collector, Record
 from capstan.bundler.validation.evm.messages import Job, Missing
 from capstan.bundler.validation.evm.world import fill
 from capstan.bundler.validation.opcodes import CALLS, CREATE, CREATE2
-from capstan.bundler.validation.trace import Trace
+from capstan.bundler.validation.trace import Trace, visited
 
 # The forks whose EVM can be chosen; later ones of Ethereum have changed blobs alone.
 FORKS = ("cancun", "prague", "osaka")
@@ -64,7 +64,7 @@ class Machine:
         root = self._collector.root
         if missing or root is None:
             return None, missing
-        hashes, delegated = _visited(root.walk(), job, codes)
+        hashes, delegated = _hashes(visited(root), job, codes)
         hashed = frozenset(self._collector.hashed)
         return Trace(root=root, hashed=hashed, code_hashes=hashes, delegated=delegated), missing
 
@@ -219,13 +219,13 @@ class Machine:
             self.steps += steps
 
 
-def _visited(frames: Any, job: Job, codes: Mapping[bytes, bytes]) -> tuple[dict[bytes, bytes], frozenset[bytes]]:
+def _hashes(
+    addresses: Iterable[bytes], job: Job, codes: Mapping[bytes, bytes]
+) -> tuple[dict[bytes, bytes], frozenset[bytes]]:
     """The code hashes, before the run, of all that was run or looked at; and which of it are delegations."""
     hashes: dict[bytes, bytes] = {}
     delegated: set[bytes] = set()
-    waiting: list[bytes] = []
-    for frame in frames:
-        waiting += (frame.context, frame.code, *frame.sizes)
+    waiting = list(addresses)
     while waiting:
         address = waiting.pop()
         known = job.accounts.get(address)
