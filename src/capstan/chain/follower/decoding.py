@@ -83,6 +83,8 @@ class _Receipt(msgspec.Struct, rename="camel"):
 
 
 _LINK: msgspec.json.Decoder[_Link | None] = msgspec.json.Decoder(_Link | None)
+# Written so by us: when the block is taken back, this text is replaced.
+_NOT_REMOVED = b'"removed":false'
 _OBJECT = msgspec.json.Decoder(dict[str, Raw])
 _LOG = msgspec.json.Decoder(_Log)
 _LIST: msgspec.json.Decoder[tuple[Raw, ...] | None] = msgspec.json.Decoder(tuple[Raw, ...] | None)
@@ -198,12 +200,14 @@ def _log(raw: Raw, block_hash: str) -> Log:
         raise Unusable(f"not a log: {error}") from None
     if log.block_hash.lower() != block_hash:
         raise Unusable("a log of another block came")
-    text = bytes(raw) if log.removed is False else _not_removed(raw)
+    text = bytes(raw)
+    if log.removed is not False or _NOT_REMOVED not in text:
+        text = _not_removed(raw)
     return Log(log.address.lower(), topics, index, log.transaction_hash.lower(), text)
 
 
 def _not_removed(raw: Raw) -> bytes:
-    """The same log with `removed` false: some nodes leave that out in receipts."""
+    """The same log with `removed` false: some nodes leave that out in receipts, or write it with a space."""
     fields = _OBJECT.decode(raw)
     fields["removed"] = Raw(b"false")
     return msgspec.json.encode(fields)

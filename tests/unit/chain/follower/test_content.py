@@ -8,8 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from capstan.chain.follower.decoding import logs_of
 from capstan.chain.follower.models import Block, Demand
 from capstan.chain.follower.reader import ContentUnavailable, ReaderOptions
+from capstan.feed.notifications import removed
 from tests.support.stream_nodes import Made, StreamNode, World, grow
 from tests.unit.chain.follower.conftest import Build, same
 
@@ -218,3 +220,13 @@ async def test_a_lone_upstream_without_the_transactions_still_gives_the_logs_or_
     node.changes["eth_getLogs"] = nothing
     with pytest.raises(ContentUnavailable):
         await read(world, RICH[1], Demand.LOGS)
+
+
+@pytest.mark.parametrize("written", [b'{"removed": false,%b', b'{"removed":true,%b', b"{%b"])
+def test_a_log_can_be_told_as_removed_however_the_node_writes_it(written: bytes) -> None:
+    made = RICH[0]
+    log = {name: value for name, value in made.logs[0].items() if name != "removed"}
+    receipt = {**made.receipt(0), "logs": [msgspec.Raw(written % msgspec.json.encode(log)[1:])]}
+    (found,) = logs_of([msgspec.Raw(msgspec.json.encode(receipt))], made.hash)
+    assert msgspec.json.decode(found.raw) == {**log, "removed": False}
+    assert msgspec.json.decode(removed(found.raw)) == {**log, "removed": True}
