@@ -4,10 +4,14 @@ Called by the composition root, of which it is a part: it names concrete classes
 about calls. `apply` takes over reloaded settings without dropping a request.
 """
 
+import asyncio
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
+from typing import Any
 
+import msgspec
 from prometheus_client import CollectorRegistry
+from redis.exceptions import RedisError
 
 from capstan.catalogue.units import UnitTable
 from capstan.chain.filters import FilterRouter
@@ -16,6 +20,9 @@ from capstan.chain.heads.latest import LatestHeads
 from capstan.chain.heads.source import HeadOptions
 from capstan.chain.heads.tracker import HeadTracker
 from capstan.chain.registry import ChainRegistry, Network
+from capstan.chain.shared.models import ShareOptions
+from capstan.chain.shared.network import SharedNetwork
+from capstan.chain.shared.networks import SharedNetworks
 from capstan.chain.upstream import open_session
 from capstan.chain.view import NetworkHeads
 from capstan.core.clock import Clock
@@ -44,17 +51,40 @@ _HEAD_BLOCKS = 2
 _HEAD_MOST_SECONDS = HeadOptions().idle_after / 2
 
 
+class RedisClients(msgspec.Struct, frozen=True):
+    """How the processes of a cluster share what they know of networks."""
+
+    client: Any
+    # For commands that wait for news.
+    reading: Any
+    command_seconds: float
+    rest_seconds: float
+
+
 class Gateway:
     """The parts of the RPC gateway, connected."""
 
-    def __init__(self, settings: Settings, clock: Clock, metrics: CollectorRegistry, cache: RpcCache) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        metrics: CollectorRegistry,
+        cache: RpcCache,
+        redis: RedisClients | None = None,
+    ) -> None:
         self._clock = clock
         self._cache = cache
         self._views: dict[str, NetworkHeads] = {}
         self._followed: dict[str, HeadTracker] = {}
         self.registry = ChainRegistry(open_session(), clock, metrics=metrics)
         self.heads = LatestHeads(clock, registry=metrics)
-        self.followers = Followers(self.heads, clock, registry=metrics)
+        self.shared: SharedNetworks | None = None
+        if redis is not None:
+            options = ShareOptions(command_seconds=redis.command_seconds, rest_seconds=redis.rest_seconds)
+            self.shared = SharedNetworks(
+                redis.client, redis.reading, self.heads, clock, registry=metrics, options=options
+            )
+        self.followers = Followers(self.heads, clock, registry=metrics, shared=self._shared)
         self.guard = Guard(clock, view=self.view, metrics=IntegrityMetrics(metrics))
         self.apply(settings)
 
@@ -66,10 +96,13 @@ class Gateway:
         tier = await _open_tier(settings, clock, metrics, stack)
         cache = RpcCache(clock, limits=MemoryLimits(max_bytes=settings.cache.memory_bytes), tier=tier)
         stack.push_async_callback(cache.close)
-        gateway = cls(settings, clock, metrics, cache)
+        redis = await _open_redis(settings, stack)
+        gateway = cls(settings, clock, metrics, cache, redis)
         stack.push_async_callback(gateway.guard.close)
         stack.push_async_callback(gateway.registry.close)
         stack.push_async_callback(gateway.heads.close)
+        if gateway.shared is not None:
+            stack.push_async_callback(gateway.shared.close)
         stack.push_async_callback(gateway.followers.close)
         return gateway
 
@@ -114,11 +147,16 @@ class Gateway:
         self.registry.replace(network_specs(settings))
         networks = self.registry.networks()
         self.heads.sync(networks)
+        if self.shared is not None:
+            self.shared.sync(networks)
         self.followers.sync(networks)
         self._views.clear()
         for network in networks:
             self._configure(network)
             self._follow(network.name, self.heads.tracker(network.name))
+
+    def _shared(self, name: str) -> SharedNetwork | None:
+        return None if self.shared is None else self.shared.find(name)
 
     def _configure(self, network: Network) -> None:
         spec = network.spec
@@ -142,6 +180,28 @@ class Gateway:
                 self.guard.forget(name)
 
         tracker.subscribe(changed, keep_awake=False)
+
+
+async def _open_redis(settings: Settings, stack: AsyncExitStack) -> RedisClients | None:
+    chosen = settings.redis
+    if not chosen.url:
+        return None
+    command_seconds = chosen.command_timeout_seconds
+    clients = [
+        connect(
+            chosen.url, cluster=chosen.cluster, connect_timeout=chosen.connect_timeout_seconds, command_timeout=seconds
+        )
+        # The second one waits for news; its own time limit is the longer one.
+        for seconds in (command_seconds, ShareOptions().read_seconds + command_seconds + 1.0)
+    ]
+    for client in clients:
+        stack.push_async_callback(client.aclose)
+        if chosen.cluster:
+            # The client of a cluster finds out first where everything is; not while many networks wait for that.
+            with suppress(RedisError, OSError, TimeoutError):
+                async with asyncio.timeout(chosen.connect_timeout_seconds):
+                    await client.initialize()
+    return RedisClients(clients[0], clients[1], command_seconds, chosen.retry_seconds)
 
 
 async def _open_tier(

@@ -5,19 +5,35 @@ stays is not disturbed; its consumers keep what they have. It must not talk to u
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
 from capstan.chain.follower.follower import Follower, FollowerOptions
 from capstan.chain.follower.metrics import StreamMetrics
 from capstan.chain.follower.pending import PendingOptions, PendingTransactions
+from capstan.chain.follower.pending import Sharing as SharedPending
 from capstan.chain.follower.reader import BlockReader, ReaderOptions
+from capstan.chain.follower.reader import Sharing as SharedBlocks
 from capstan.chain.heads.latest import LatestHeads
 from capstan.chain.heads.tracker import HeadTracker
 from capstan.chain.pool import UpstreamPool
 from capstan.chain.registry import Network
 from capstan.core.clock import Clock
+
+
+class Shared(Protocol):
+    """What several processes share of one network."""
+
+    @property
+    def blocks(self) -> SharedBlocks:
+        """Its recent blocks."""
+        ...
+
+    def pending(self, mempool: PendingTransactions) -> SharedPending:
+        """Its pending transactions."""
+        ...
 
 
 class _Source:
@@ -44,8 +60,10 @@ class Followers:
         options: FollowerOptions | None = None,
         reading: ReaderOptions | None = None,
         pending: PendingOptions | None = None,
+        shared: Callable[[str], Shared | None] = lambda _network: None,
     ) -> None:
         self._heads = heads
+        self._shared = shared
         self._clock = clock
         self._metrics = StreamMetrics(registry)
         self._options = options
@@ -96,10 +114,23 @@ class Followers:
 
     def _build(self, source: _Source) -> Follower:
         name = source.network.name
+
+        pending = PendingTransactions(name, source.pool, self._pending)
+
+        # Both are asked each time: sharing begins anew when the upstreams of a network are changed.
+        def shared_blocks() -> SharedBlocks | None:
+            shared = self._shared(name)
+            return None if shared is None else shared.blocks
+
+        def shared_pending() -> SharedPending | None:
+            shared = self._shared(name)
+            return None if shared is None else shared.pending(pending)
+
+        pending.sharing = shared_pending
         return Follower(
             source.tracker,
-            BlockReader(name, source.pool, self._clock, self._metrics, self._reading),
-            PendingTransactions(name, source.pool, self._pending),
+            BlockReader(name, source.pool, self._clock, self._metrics, self._reading, sharing=shared_blocks),
+            pending,
             self._clock,
             self._metrics,
             self._options,

@@ -9,7 +9,7 @@ Memory and questions are bounded; when more transactions come than can be asked 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import msgspec
 import structlog
@@ -45,6 +45,32 @@ class PendingOptions(msgspec.Struct, frozen=True, kw_only=True):
     longest_pause: float = 30.0
 
 
+class Sharing(Protocol):
+    """Pending transactions that one process watches for several."""
+
+    @property
+    def led(self) -> bool:
+        """Whether another process watches and tells of them."""
+        ...
+
+    @property
+    def colleagues_want_full(self) -> bool:
+        """Whether this process watches for others, some of whom want whole transactions."""
+        ...
+
+    def start(self) -> None:
+        """Somebody in this process wants them."""
+        ...
+
+    async def close(self) -> None:
+        """Nobody does any more."""
+        ...
+
+    def tell(self, transaction: PendingTransaction, *, full: bool) -> None:
+        """This process has seen a transaction."""
+        ...
+
+
 class _Hashed(msgspec.Struct):
     hash: str
 
@@ -62,6 +88,9 @@ class PendingTransactions:
     """The mempools of one network as one."""
 
     def __init__(self, network: str, pool: Callable[[], UpstreamPool], options: PendingOptions | None = None) -> None:
+        # Set before anybody subscribes where several processes share one watch. Called whenever watching begins.
+        self.sharing: Callable[[], Sharing | None] = lambda: None
+        self._shared: Sharing | None = None
         self._network = network
         self._pool = pool
         self._options = options or PendingOptions()
@@ -74,9 +103,14 @@ class PendingTransactions:
         self._hashes_only: set[str] = set()
 
     @property
-    def full(self) -> bool:
-        """Whether somebody wants whole transactions."""
+    def wants_full(self) -> bool:
+        """Whether somebody in this process wants whole transactions."""
         return any(full for _, full in self._consumers.values())
+
+    @property
+    def full(self) -> bool:
+        """Whether somebody wants whole transactions, here or in a process that this one watches for."""
+        return self.wants_full or (self._shared is not None and self._shared.colleagues_want_full)
 
     def subscribe(self, consumer: Consumer, full: bool) -> Callable[[], None]:
         """Call back for every transaction from now on. Returns the way to end that. The consumer must not wait."""
@@ -91,6 +125,11 @@ class PendingTransactions:
                 self._stop()
 
         return unsubscribe
+
+    def told(self, transaction: PendingTransaction, *, full: bool) -> None:
+        """Another process has seen this transaction."""
+        if self._consumers and self._is_new(transaction.hash, full=full):
+            self._tell(transaction, full=full, told=True)
 
     async def close(self) -> None:
         """Stop."""
@@ -107,6 +146,17 @@ class PendingTransactions:
         self._seen.clear()
 
     async def _run(self) -> None:
+        """Watch, or let another process watch."""
+        shared = self._shared = self.sharing()
+        if shared is not None:
+            shared.start()
+        try:
+            await self._watch_all()
+        finally:
+            if shared is not None:
+                await shared.close()
+
+    async def _watch_all(self) -> None:
         """Keep one task for each source, and some that fetch contents."""
         sources: dict[tuple[str, bool], asyncio.Task[None]] = {}
         fetchers = [asyncio.create_task(self._fetch()) for _ in range(self._options.fetch_width)]
@@ -126,7 +176,9 @@ class PendingTransactions:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _sources(self) -> dict[tuple[str, bool], PooledUpstream | None]:
-        """The upstreams to subscribe to, by name; without any, the one source that polls."""
+        """The upstreams to subscribe to, by name; without any, the one source that polls. None when others watch."""
+        if self._shared is not None and self._shared.led:
+            return {}
         full = self.full
         members = [member for member in self._pool().members if isinstance(member.upstream, Subscribable)]
         return {(member.name, full): member for member in members} if members else {("", full): None}
@@ -221,11 +273,8 @@ class PendingTransactions:
         if told is None:
             return
         transaction_hash = (told if isinstance(told, str) else told.hash).lower()
-        if transaction_hash in self._seen:
+        if not self._is_new(transaction_hash, full=False):
             return
-        self._seen[transaction_hash] = None
-        while len(self._seen) > self._options.remembered:
-            self._seen.popitem(last=False)
         transaction = None if isinstance(told, str) else raw
         self._tell(PendingTransaction(transaction_hash, transaction), full=False)
         if transaction is not None or not self.full:
@@ -235,6 +284,16 @@ class PendingTransactions:
             self._wanted.put_nowait(transaction_hash)
         except asyncio.QueueFull:
             self._tell(PendingTransaction(transaction_hash, None), full=True)
+
+    def _is_new(self, transaction_hash: str, *, full: bool) -> bool:
+        """Whether this was not told yet, as a hash or as a whole; from now on it was."""
+        key = transaction_hash + "+" if full else transaction_hash
+        if key in self._seen:
+            return False
+        self._seen[key] = None
+        while len(self._seen) > self._options.remembered:
+            self._seen.popitem(last=False)
+        return True
 
     async def _fetch(self) -> None:
         while True:
@@ -251,7 +310,11 @@ class PendingTransactions:
             known = raw is not None and bytes(raw) != b"null"
             self._tell(PendingTransaction(transaction_hash, raw if known else None), full=True)
 
-    def _tell(self, transaction: PendingTransaction, *, full: bool) -> None:
+    def _tell(self, transaction: PendingTransaction, *, full: bool, told: bool = False) -> None:
+        if self._shared is not None and not told:
+            if full and not self._is_new(transaction.hash, full=True):
+                return
+            self._shared.tell(transaction, full=full)
         for consumer, wants_full in tuple(self._consumers.values()):
             if wants_full is not full:
                 continue

@@ -8,7 +8,8 @@ kept are bounded; what cannot be had is `ContentUnavailable`, and the walk tries
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -44,6 +45,14 @@ class Reader(Protocol):
         ...
 
 
+class Sharing(Protocol):
+    """Blocks that are fetched once for several processes."""
+
+    async def block(self, number: int, block_hash: str, demand: Demand, fetch: Callable[[], Awaitable[Block]]) -> Block:
+        """The block with at least this content, from another process or by `fetch`. Raises what `fetch` raises."""
+        ...
+
+
 class BlockReader:
     """The reader of one network."""
 
@@ -54,8 +63,11 @@ class BlockReader:
         clock: Clock,
         metrics: StreamMetrics,
         options: ReaderOptions | None = None,
+        *,
+        sharing: Callable[[], Sharing | None] = lambda: None,
     ) -> None:
         self._network = network
+        self._sharing = sharing
         self._clock = clock
         self._metrics = metrics
         self._options = options or ReaderOptions()
@@ -112,6 +124,16 @@ class BlockReader:
         return task
 
     async def _fetch(self, number: int, block_hash: str, demand: Demand) -> Block:
+        sharing = self._sharing()
+        if sharing is None:
+            block = await self._fetch_alone(number, block_hash, demand)
+        else:
+            fetch = partial(self._fetch_alone, number, block_hash, demand)
+            block = await sharing.block(number, block_hash, demand, fetch)
+        self._keep(block, demand)
+        return block
+
+    async def _fetch_alone(self, number: int, block_hash: str, demand: Demand) -> Block:
         async with self._slots:
             started = self._clock.monotonic()
             full = demand is Demand.FULL
@@ -125,7 +147,6 @@ class BlockReader:
                     receipts = content.receipts or ()
                     block = raw.block(transactions=raw.transactions, receipts=receipts, logs=content.logs)
             self._metrics.fetched(self._network, demand, self._clock.monotonic() - started)
-        self._keep(block, demand)
         return block
 
     def _keep(self, block: Block, demand: Demand) -> None:

@@ -8,6 +8,7 @@ must not decide by itself which branch is right, and it never follows a branch b
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import structlog
 
@@ -22,6 +23,7 @@ from capstan.chain.heads.headers import (
     MissingParent,
     ReorgBelowFinality,
 )
+from capstan.chain.heads.known import KnownUpstream
 from capstan.chain.heads.metrics import HeadMetrics
 from capstan.chain.heads.reading import Member, Tag, block_by_hash, block_by_number, block_by_tag
 from capstan.chain.heads.source import HeadOptions
@@ -30,37 +32,13 @@ from capstan.core.clock import Clock
 
 log = structlog.get_logger(__name__)
 
+OnReport: TypeAlias = Callable[[str, Header, tuple[Header, ...], float], None]
+
 # A first missing parent is fetched alone, since mostly there is only one; then so many at once.
 _FETCH_WIDTH = 8
 _MOST_STEPS = 8
-_FREE_LINK_FAILURES = 2
-_LONGEST_LINK_REST = 30.0
 # An upstream that does not know the finalized tag is asked again only after so long: it may have been upgraded.
 _TAGS_REST = 600.0
-
-
-class _Upstream:
-    """What is kept of one upstream."""
-
-    def __init__(self) -> None:
-        self.report: Report | None = None
-        self.heard = False
-        # Answers may overtake each other; an older one is not taken after a newer one.
-        self.asked = 0
-        self.taken = 0
-        self.link_failures = 0
-        self.link_again_at = 0.0
-        self.tags_again_at = 0.0
-
-    def link_failed(self, now: float) -> None:
-        """Ask less often for the parents of a head that cannot be linked."""
-        self.link_failures += 1
-        rest = 2.0 ** min(self.link_failures - _FREE_LINK_FAILURES, 10) if self._tired else 0.0
-        self.link_again_at = now + min(rest, _LONGEST_LINK_REST)
-
-    @property
-    def _tired(self) -> bool:
-        return self.link_failures > _FREE_LINK_FAILURES
 
 
 class EvmHeads:
@@ -79,11 +57,13 @@ class EvmHeads:
         self.adopted_at = clock.monotonic()
         # What a person must look at: a branch that would take back a final block.
         self.fault: str | None = None
+        # Called with what an upstream said and the way from our chain to it, unless that was told by a colleague.
+        self.on_report: OnReport | None = None
         self._clock = clock
         self._metrics = metrics
         self._emit = emit
         self._options = options
-        self._upstreams: dict[Member, _Upstream] = {}
+        self._upstreams: dict[Member, KnownUpstream] = {}
         self._votes: FinalityVotes[Member] = FinalityVotes()
         self._started_at = clock.monotonic()
         self._confirmed = False
@@ -117,15 +97,14 @@ class EvmHeads:
 
     def use(self, spec: NetworkSpec, members: Sequence[Member]) -> None:
         self._spec = spec
-        self._upstreams = {member: self._upstreams.get(member) or _Upstream() for member in members}
+        self._upstreams = {member: self._upstreams.get(member) or KnownUpstream() for member in members}
         self._votes.keep(self._upstreams)
 
     async def look(self, member: Member) -> None:
         upstream = self._upstreams.get(member)
         if upstream is None:
             return
-        upstream.asked += 1
-        ticket = upstream.asked
+        ticket = upstream.ticket(self._clock.monotonic())
         try:
             header = await block_by_tag(member, "latest", self._options.call_timeout)
         except ChainError:
@@ -137,22 +116,31 @@ class EvmHeads:
             await self.observe(member, header, ticket=ticket)
             await self._backfill(member)
 
-    async def observe(self, member: Member, header: Header, *, ticket: int | None = None) -> None:
-        """An upstream has this head: asked for, or told by a subscription."""
+    async def observe(
+        self,
+        member: Member,
+        header: Header,
+        *,
+        ticket: tuple[float, int] | None = None,
+        told_at: float | None = None,
+    ) -> None:
+        """An upstream has this head: asked for, told by a subscription, or asked by a colleague at `told_at`."""
         upstream = self._upstreams.get(member)
         if upstream is None:
             return
-        if ticket is None:
-            upstream.asked += 1
-            ticket = upstream.asked
+        ticket = ticket or upstream.ticket(self._clock.monotonic() if told_at is None else told_at)
+        upstream.heard = True
         linked = await self._link(member, upstream, header)
         if ticket < upstream.taken or self._upstreams.get(member) is not upstream:
             return
         upstream.taken = ticket
         now = self._clock.monotonic()
+        at = now if told_at is None else told_at
         if upstream.report is None:
-            upstream.report = Report(header, now)
-        upstream.report.renew(header, now, self.chain.latest)
+            upstream.report = Report(header, at)
+        upstream.report.renew(header, at, self.chain.latest)
+        if told_at is None and self.on_report is not None:
+            self.on_report(member.name, header, self._way_to(header), ticket[0])
         self._settle(now)
         if linked:
             # The next block of a branch that is not ours needs this one.
@@ -175,9 +163,25 @@ class EvmHeads:
         # A development chain calls its newest block final and reverts it all the same.
         return self._options.finality_tags and not self._spec.dev_methods
 
+    def told_finality(self, finalized: int, block_hash: str | None, safe: int | None) -> None:
+        """A colleague knows what is final; taken unless it speaks of a block that is not on our chain."""
+        ours = self.chain.hash_at(finalized)
+        if block_hash is not None and ours is not None and ours != block_hash:
+            return
+        self.chain.finalize(finalized)
+        if safe is not None:
+            self.chain.mark_safe(safe)
+
+    def _way_to(self, header: Header) -> tuple[Header, ...]:
+        """The headers from our chain to this one, as far as it is linked."""
+        try:
+            return self.chain.branch_of(header).headers
+        except HeaderChainError:
+            return ()
+
     # --- linking: the only part that waits
 
-    async def _link(self, member: Member, upstream: _Upstream, header: Header) -> bool:
+    async def _link(self, member: Member, upstream: KnownUpstream, header: Header) -> bool:
         """Fetch what is missing between the head and the chain, as far as that is worth it. Whether it is linked."""
         latest, oldest = self.chain.latest, self.chain.oldest
         if latest is None or oldest is None or header.number < oldest.number:
@@ -237,6 +241,7 @@ class EvmHeads:
 
     async def _backfill(self, member: Member) -> None:
         """Fetch some headers below the oldest, unless there are enough."""
+        self.chain.prepend_known()
         oldest = self.chain.oldest
         wanted = min(self._options.backfill, self._options.window)
         if oldest is None or not self.thorough or self._backfilling or len(self.chain) >= wanted:
@@ -313,7 +318,7 @@ class EvmHeads:
             self._metrics.refused(self._spec.name)
         self.fault = f"{self._spec.name}: {error}; not followed, someone must find out which upstream is wrong"
 
-    def _note(self, member: Member, upstream: _Upstream) -> None:
+    def _note(self, member: Member, upstream: KnownUpstream) -> None:
         """Tell the pool the highest block of our chain that the upstream has."""
         latest, oldest = self.chain.latest, self.chain.oldest
         if upstream.report is None or latest is None or oldest is None:
@@ -343,7 +348,7 @@ class EvmHeads:
 
     # --- finality
 
-    async def _ask_tags(self, member: Member, upstream: _Upstream) -> None:
+    async def _ask_tags(self, member: Member, upstream: KnownUpstream) -> None:
         if self._clock.monotonic() < upstream.tags_again_at:
             return
         try:

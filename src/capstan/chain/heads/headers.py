@@ -205,6 +205,13 @@ class HeaderChain:
         self._by_hash[header.hash] = header
         return True
 
+    def prepend_known(self) -> None:
+        """Add the ancestors of the oldest header that are remembered beside the chain."""
+        oldest = self.oldest
+        while oldest is not None:
+            parent = self._side.get(oldest.parent_hash)
+            oldest = parent if parent is not None and self.prepend(parent) else None
+
     def rewind(self, number: int) -> ChainChange:
         """Take back every block above `number`, which then is the tip."""
         if number not in self._by_number:

@@ -13,7 +13,8 @@ from typing import TypeAlias
 import structlog
 
 from capstan.chain.errors import ChainError, UpstreamRefused
-from capstan.chain.heads.evm import EvmHeads
+from capstan.chain.heads.colleague import Colleague
+from capstan.chain.heads.evm import EvmHeads, OnReport
 from capstan.chain.heads.headers import ChainChange, Header, HeaderChain
 from capstan.chain.heads.listening import HeadListener, Subscribable
 from capstan.chain.heads.metrics import HeadMetrics
@@ -62,10 +63,14 @@ class HeadTracker:
         self._idle = False
         # Nobody has asked yet.
         self._asked_at = float("-inf")
+        # Whether our own last question to each upstream was answered.
+        self._answered: dict[Member, bool] = {}
         self._evm: EvmHeads | None = None
+        self._colleague: Colleague | None = None
         self._source: HeadSource
         if spec.family == "evm":
             self._source = self._evm = EvmHeads(spec, clock, self._metrics, self._changed, self._options)
+            self._colleague = Colleague(self._evm, spec.name, clock)
         else:
             self._source = SolanaHeads(spec, clock, self._metrics, self._announced, self._options)
         self._metrics.watch_age(spec.name, lambda: self.age_seconds or 0.0)
@@ -178,6 +183,40 @@ class HeadTracker:
         if self._evm is not None:
             await self._evm.observe(member, header)
 
+    # --- what a colleague, another process that asks the same upstreams, tells
+
+    @property
+    def able(self) -> bool:
+        """Whether it may speak for colleagues: there is a head, and upstreams answered when they were asked last."""
+        return self.number is not None and (not self._answered or any(self._answered.values()))
+
+    def share(self, on_report: OnReport | None) -> None:
+        """Call back with everything that upstreams tell from now on; None ends that. EVM only."""
+        if self._evm is not None:
+            self._evm.on_report = on_report
+
+    def told(self, upstream: str, header: Header, way: Sequence[Header], asked_at: float) -> None:
+        """A colleague asked this upstream at that time (on our clock) and this was the answer. EVM only."""
+        member = next((member for member in self._members if member.name == upstream), None)
+        if self._colleague is not None and member is not None and self._running:
+            self._colleague.tell(member, header, way, asked_at)
+
+    def told_finality(self, finalized: int, block_hash: str | None, safe: int | None) -> None:
+        """A colleague knows what is final. EVM only."""
+        if self._colleague is not None:
+            self._colleague.tell_finality(finalized, block_hash, safe)
+
+    def untold(self) -> None:
+        """Nobody asks for us any more: ask again, at once."""
+        if self._colleague is not None and self._colleague.forget():
+            for wake in self._wakes.values():
+                wake.set()
+
+    def _is_told(self, member: Member) -> bool:
+        """Whether a colleague asks this upstream as often as we would."""
+        usual = _within(self.spec.block_time_ms / 2000, self._options.fastest_interval, self._options.slowest_interval)
+        return self._colleague is not None and self._colleague.tells(member, max(self.interval(), usual))
+
     # --- its life
 
     def start(self) -> None:
@@ -202,6 +241,8 @@ class HeadTracker:
         """Stop asking; returns the tasks that are ending."""
         self._running = False
         tasks = [*self._tasks.values(), *self._listeners.values()]
+        if self._colleague is not None:
+            tasks += self._colleague.tasks
         for member in self._members:
             self._end(member)
         self._metrics.drop_network(self.spec.name)
@@ -220,13 +261,21 @@ class HeadTracker:
         )
         upstream = member.upstream
         if self._evm is not None and isinstance(upstream, Subscribable):
-            listener = HeadListener(member.name, upstream, lambda head: self.observe(member, head), lambda: self.idle)
+            listener = HeadListener(
+                member.name,
+                upstream,
+                lambda head: self.observe(member, head),
+                lambda: self.idle or self._is_told(member),
+            )
             self._listeners[member] = asyncio.create_task(
                 listener.run(), name=f"new heads of {self.spec.name} at {member.name}"
             )
 
     def _end(self, member: Member) -> None:
         self._wakes.pop(member, None)
+        self._answered.pop(member, None)
+        if self._colleague is not None:
+            self._colleague.drop(member)
         for task in (self._tasks.pop(member, None), self._listeners.pop(member, None)):
             if task is not None:
                 task.cancel()
@@ -239,9 +288,12 @@ class HeadTracker:
         finality_asked_at = float("-inf")
         while True:
             wake.clear()
-            error = await self._look(member)
+            told = self._is_told(member)
+            error = None if told else await self._look(member)
             failures = 0 if error is None else failures + 1
-            if error is None and self._clock.monotonic() - finality_asked_at >= self._finality_interval():
+            told = told and self._colleague is not None and self._colleague.tells_finality(self._finality_interval())
+            due = self._clock.monotonic() - finality_asked_at >= self._finality_interval()
+            if error is None and due and not told:
                 finality_asked_at = self._clock.monotonic()
                 await self._look_at_finality(member)
             delay = max(self.interval(), _slowed(failures, error))
@@ -254,7 +306,9 @@ class HeadTracker:
     async def _look(self, member: Member) -> Exception | None:
         try:
             await self._source.look(member)
+            self._answered[member] = True
         except ChainError as error:
+            self._answered[member] = False
             self._metrics.poll_failed(self.spec.name, member.name)
             log.debug("head.not_read", network=self.spec.name, upstream=member.name, reason=str(error))
             return error
