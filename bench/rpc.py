@@ -2,11 +2,13 @@
 
 Runs each server on one core, and wrk and the upstream on the other. Answers from memory are compared with a bare
 asyncio.Protocol that answers from memory; proxied calls, with params that never repeat, with a bare pass-through proxy.
-With us the key check, limits, units and metrics are on; the access log is off. nginx and eRPC are measured too when
-they are installed. The table has requests per second, the processor time of the server for one request (which other
-work on the machine disturbs less), and the median latency that is added at one connection.
+With us the key check, all three limits, units and metrics are on; the access log is off. nginx and eRPC are measured
+too when they are installed. All servers run during the whole time, and the loads go round: so other work on the
+machine, which changes from minute to minute, disturbs all of them alike. The table has medians over the rounds:
+requests per second, the processor time of the server for one request, both as a share of the baseline, and the latency
+that is added at one connection. The two shares differ where the load, on its one core, cannot keep the baseline busy.
 
-    python bench/rpc.py [--seconds 5]
+    python bench/rpc.py [--rounds 5] [--seconds 3]
 """
 
 import argparse
@@ -100,6 +102,10 @@ def capstan(core: str, upstream: int) -> Iterator[tuple[int, str, int]]:
             **{name: value for name, value in os.environ.items() if not name.startswith("CAPSTAN_")},
             "CAPSTAN_DATA_DIR": directory,
             "CAPSTAN_LOG__ACCESS": "false",
+            # Large, so that nothing is refused; without a limit nothing would be counted.
+            "CAPSTAN_PLANS__ENTERPRISE__REQUESTS_PER_SECOND": "1000000",
+            "CAPSTAN_PLANS__ENTERPRISE__UNITS_PER_SECOND": "100000000",
+            "CAPSTAN_PLANS__ENTERPRISE__REQUESTS_PER_DAY": "1000000000",
             "CAPSTAN_NETWORKS": f'{{"{NETWORK}" = {{upstreams = ["http://127.0.0.1:{upstream}"]}}}}',
         }
         made = subprocess.run(
@@ -176,67 +182,97 @@ def one_at_a_time(url: str, key: str, calls: int = 3000) -> float:
     return statistics.median(times) * 1_000_000
 
 
-class Table:
-    """The results, one row for each server; the first row is the baseline."""
+class Server:
+    """One server that is measured, with what each round found."""
 
-    def __init__(self) -> None:
-        self.baseline: tuple[Figures, Figures] | None = None
-        print(f"{'':36}{'from memory':^28}{'proxied':^28}{'one at a time':>14}")
-        columns = f"{'req/s':>10}{'ratio':>8}{'CPU µs':>10}"
-        print(f"{'':36}{columns}{columns}{'added µs':>14}")
+    def __init__(self, name: str, pids: tuple[int, int], urls: tuple[str, str], key: str = "none") -> None:
+        self.name = name
+        # For answers from memory, and for proxied calls.
+        self.pids = pids
+        self.urls = urls
+        self.key = key
+        self.memory: list[Figures] = []
+        self.proxied: list[Figures] = []
+        self.added: list[float] = []
 
-    def row(self, name: str, memory: Figures, proxied: Figures, added: float) -> None:
-        """One server."""
-        self.baseline = self.baseline or (memory, proxied)
-        cells = "".join(
-            f"{ours.rate:>10,.0f}{ours.rate / base.rate:>8.2f}" + (f"{ours.cpu:>10.1f}" if ours.cpu else f"{'-':>10}")
-            for ours, base in zip((memory, proxied), self.baseline, strict=True)
-        )
-        print(f"{name:36}{cells}{added:>14.0f}", flush=True)
-
-
-def measure(table: Table, name: str, pid: int, memory_url: str, proxied_url: str, key: str, options: "Run") -> None:
-    """Both loads on one server."""
-    load(memory_url, SAME_CALL % key, 1, pid)
-    memory = load(memory_url, SAME_CALL % key, options.seconds, pid)
-    proxied = load(proxied_url, OTHER_CALLS % key, options.seconds, pid)
-    table.row(name, memory, proxied, one_at_a_time(proxied_url, key) - options.direct)
+    def warm_up(self) -> None:
+        """Let it learn what it learns."""
+        load(self.urls[0], SAME_CALL % self.key, 1, self.pids[0])
+        load(self.urls[1], OTHER_CALLS % self.key, 1, self.pids[1])
 
 
-class Run:
-    """What all measurements of one run share."""
+def measure(servers: list[Server], node: int, rounds: int, seconds: int) -> None:
+    """Each kind of load on one server after the other, again and again, so that other work disturbs all alike."""
+    for server in servers:
+        server.warm_up()
+    for _ in range(rounds):
+        for server in servers:
+            server.memory.append(load(server.urls[0], SAME_CALL % server.key, seconds, server.pids[0]))
+        for server in servers:
+            server.proxied.append(load(server.urls[1], OTHER_CALLS % server.key, seconds, server.pids[1]))
+        for server in servers:
+            direct = one_at_a_time(f"http://127.0.0.1:{node}/", "none")
+            server.added.append(one_at_a_time(server.urls[1], server.key) - direct)
 
-    def __init__(self, seconds: int, node: int) -> None:
-        self.seconds = seconds
-        self.direct = one_at_a_time(f"http://127.0.0.1:{node}/", "none")
+
+def ratio(ours: list[Figures], base: list[Figures]) -> str:
+    """The median over the rounds of what is ours in the baseline of the same round: by rate, and by processor time."""
+    by_rate = statistics.median(one.rate / other.rate for one, other in zip(ours, base, strict=True))
+    pairs = [(one.cpu, other.cpu) for one, other in zip(ours, base, strict=True) if one.cpu and other.cpu]
+    by_cpu = f"{statistics.median(other / one for one, other in pairs):.2f}" if pairs else "-"
+    return f"{by_rate:>7.2f}{by_cpu:>7}"
+
+
+def cells(ours: list[Figures], base: list[Figures]) -> str:
+    """The medians of one kind of load."""
+    rate = statistics.median(one.rate for one in ours)
+    known = [one.cpu for one in ours if one.cpu]
+    cpu = f"{statistics.median(known):.1f}" if known else "-"
+    return f"{rate:>10,.0f}{cpu:>8}{ratio(ours, base)}"
+
+
+def show(servers: list[Server]) -> None:
+    """The table. The first server is the baseline."""
+    base = servers[0]
+    columns = f"{'req/s':>10}{'CPU µs':>8}{'ratio':>7}{'of CPU':>7}"
+    print(f"{'':36}{'from memory':^32}{'proxied':^32}{'one at a time':>14}")
+    print(f"{'':36}{columns}{columns}{'added µs':>14}")
+    for server in servers:
+        both = cells(server.memory, base.memory) + cells(server.proxied, base.proxied)
+        print(f"{server.name:36}{both}{statistics.median(server.added):>14.0f}", flush=True)
 
 
 def main() -> None:
     """Run everything."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--seconds", type=int, default=5, help="how long each load runs")
-    seconds = arguments.parse_args().seconds
+    arguments.add_argument("--seconds", type=int, default=3, help="how long each load runs")
+    arguments.add_argument("--rounds", type=int, default=5, help="how often each load runs on each server")
+    options = arguments.parse_args()
     if shutil.which("wrk") is None:
         raise SystemExit("bench/rpc.py needs wrk on PATH (Debian package wrk)")
     with ExitStack() as stack:
         node, _ = stack.enter_context(peer(LOAD_CORE, "0"))
-        run, table = Run(seconds, node), Table()
-        with peer(SERVER_CORE, "0") as (port, pid):
-            memory = load(f"http://127.0.0.1:{port}/", SAME_CALL % "none", seconds, pid)
-        with peer(SERVER_CORE, "0", str(node)) as (port, pid):
-            url = f"http://127.0.0.1:{port}/"
-            proxied = load(url, OTHER_CALLS % "none", seconds, pid)
-            table.row("bare asyncio.Protocol (baseline)", memory, proxied, one_at_a_time(url, "none") - run.direct)
-        with capstan(SERVER_CORE, node) as (port, key, pid):
-            url = f"http://127.0.0.1:{port}/v1/rpc/{NETWORK}"
-            measure(table, "capstan", pid, url, url, key, run)
+        answering, answering_pid = stack.enter_context(peer(SERVER_CORE, "0"))
+        passing, passing_pid = stack.enter_context(peer(SERVER_CORE, "0", str(node)))
+        port, key, pid = stack.enter_context(capstan(SERVER_CORE, node))
+        url = f"http://127.0.0.1:{port}/v1/rpc/{NETWORK}"
+        servers = [
+            Server(
+                "bare asyncio.Protocol (baseline)",
+                (answering_pid, passing_pid),
+                (f"http://127.0.0.1:{answering}/", f"http://127.0.0.1:{passing}/"),
+            ),
+            Server("capstan", (pid, pid), (url, url), key),
+        ]
         for start in (nginx, erpc):
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            with start(on_server_core, node, directory) as other:
-                if other is None:
-                    print(f"{start.__name__} is not installed, so it is not in the table")
-                    continue
-                measure(table, other.name, other.pid, other.memory_url, other.proxied_url, "none", run)
+            other = stack.enter_context(start(on_server_core, node, directory))
+            if other is None:
+                print(f"{start.__name__} is not installed, so it is not in the table")
+                continue
+            servers.append(Server(other.name, (other.pid, other.pid), (other.memory_url, other.proxied_url)))
+        measure(servers, node, options.rounds, options.seconds)
+        show(servers)
 
 
 if __name__ == "__main__":
