@@ -39,7 +39,8 @@ from capstan.rpc.integrity.guard import Guard
 from capstan.rpc.integrity.metrics import IntegrityMetrics
 from capstan.rpc.logs import LogReader
 from capstan.rpc.models import Usage
-from capstan.rpc.service import RpcLimits, RpcService
+from capstan.rpc.preparing import RpcLimits
+from capstan.rpc.service import RpcService
 from capstan.settings import Settings
 from capstan.wiring import network_specs
 

@@ -127,7 +127,7 @@ class _Served:
 class _Unrecorded:
     """Keeps the requests of the test itself out of what it counts."""
 
-    def record(self, **_request: object) -> None:
+    def record(self, *_: object, **__: object) -> None:
         """Forget it."""
 
 

@@ -190,7 +190,7 @@ class CountingLimiter:
         self.refunded = 0
         self.slow = False
 
-    def take_now(self, subject: str, limits: Limits, *, requests: int = 1, units: int = 1) -> Decision | None:
+    def take_now(self, subject: str, limits: Limits, requests: int = 1, units: int = 1) -> Decision | None:
         return None if self.slow else self._take(requests, units)
 
     async def take(self, subject: str, limits: Limits, *, requests: int = 1, units: int = 1) -> Decision:

@@ -17,7 +17,8 @@ from capstan.rpc.cache.models import NoHeads
 from capstan.rpc.forwarding import Forwarder
 from capstan.rpc.logs import LogReader
 from capstan.rpc.models import RpcReply
-from capstan.rpc.service import RpcLimits, RpcService
+from capstan.rpc.preparing import RpcLimits
+from capstan.rpc.service import RpcService
 from tests.support.faulty_node import Answer, FaultyNode, network_spec, results
 
 COSTS = {"eth_chainId": 0, "eth_blockNumber": 1, "eth_call": 3, "eth_sendRawTransaction": 4}
@@ -59,7 +60,6 @@ class UsageLog:
 
     def record(
         self,
-        *,
         account_id: str,
         key_id: str,
         network: str,

@@ -175,17 +175,14 @@ class Connection(asyncio.Protocol):
             end = data.find(END) + len(END)
             size = self._known_heads(data[:end])
             if size is not None and len(data) - end == size:
-                self._answered_whole(pending, data[end:])
+                # An answer in one piece, with a head that the parser has read before.
+                self.pending = None
+                self._used = True
+                self._client.release(self)
+                pending.succeed(_OK, data[end:])
                 return
             self._begin_answer(data)
         self._parse(data)
-
-    def _answered_whole(self, pending: Sending, body: bytes) -> None:
-        """An answer came in one piece, with a head that the parser has read before."""
-        self.pending = None
-        self._used = True
-        self._client.release(self)
-        pending.succeed(_OK, body)
 
     def _begin_answer(self, data: bytes) -> None:
         self._heard = True

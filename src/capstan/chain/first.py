@@ -42,9 +42,10 @@ class FirstAttempt(Sending, eq=False):
     # After how long a second upstream should be asked, None for never; and whether it took so long.
     hedge_delay: float | None = None
     hedge_is_due: bool = False
+    # Whether the upstream has answered or failed, or we have given it up.
+    done: bool = False
     _call_id: int = 0
     _again: bool = False
-    _given_up: bool = False
     _result: Raw | None = None
     _error: ChainError | None = None
     _waiter: asyncio.Future[Raw] | None = None
@@ -52,14 +53,7 @@ class FirstAttempt(Sending, eq=False):
 
     @property
     def over(self) -> bool:
-        return self._given_up or self._result is not None or self._error is not None
-
-    @classmethod
-    def to(
-        cls, member: PooledUpstream, upstream: Upstream, method: str, started: float, maker: Maker
-    ) -> "FirstAttempt":
-        """An attempt that is not sent yet; `upstream` is that of the member."""
-        return cls(b"", 0.0, True, member, upstream, method, started, maker)
+        return self.done
 
     def send(self, params: bytes, timeout: float) -> bool:
         """Begin. False, without any effect, when the upstream takes no call at once."""
@@ -67,7 +61,7 @@ class FirstAttempt(Sending, eq=False):
         if call_id is None:
             return False
         self._call_id = call_id
-        self.member.begin(self.started)
+        self.member.begin_plainly(self.started)
         return True
 
     def watch(self, watch: HedgeWatch, delay: float) -> None:
@@ -83,17 +77,27 @@ class FirstAttempt(Sending, eq=False):
         self._hand_over()
 
     def succeed(self, status: int, body: bytes) -> None:
-        if self.over:
+        if self.done:
             return
         try:
             result = self.upstream.judge(status, self._call_id, body)
         except ChainError as error:
-            self._end(None, error)
+            self._end_badly(error)
             return
-        self._end(result, None)
+        self.done = True
+        if self._watch is not None:
+            self._stop_watching()
+        self.member.end_well(self.method, self.started)
+        maker = self.maker
+        if maker is None:
+            self._result = result
+            self._tell_waiter()
+        else:
+            self.maker = None
+            maker.answered(result)
 
     def fail(self, error: WireError) -> None:
-        if self.over:
+        if self.done:
             return
         if error.kind == "disconnect" and not self._again and asyncio.get_running_loop().time() < self.deadline:
             # Cut off without a word: a restart, perhaps. Once more, before the upstream counts as failed.
@@ -101,7 +105,7 @@ class FirstAttempt(Sending, eq=False):
             self.repeatable = False
             self.upstream.begin_again(self)
             return
-        self._end(None, self.upstream.failure(error))
+        self._end_badly(self.upstream.failure(error))
 
     async def outcome(self) -> Raw:
         """The result, or the error of the upstream is raised. For the `Run` that carries on; called once."""
@@ -119,23 +123,20 @@ class FirstAttempt(Sending, eq=False):
 
     def give_up(self) -> None:
         """Nobody wants the answer any more. Says nothing about the upstream."""
-        if self.over:
+        if self.done:
             return
-        self._given_up = True
+        self.done = True
         self.maker = None
         self._stop_watching()
         self.member.end(self.method, self.started, False, None, given_up=True)
 
-    def _end(self, result: Raw | None, error: ChainError | None) -> None:
-        self._result, self._error = result, error
+    def _end_badly(self, error: ChainError) -> None:
+        self.done = True
+        self._error = error
         self._stop_watching()
         self.member.end(self.method, self.started, False, error)
-        maker = self.maker
-        if maker is None:
+        if self.maker is None:
             self._tell_waiter()
-        elif result is not None:
-            self.maker = None
-            maker.answered(result)
         else:
             self._hand_over()
 

@@ -22,6 +22,7 @@ _LONGEST_PAUSE_SECONDS = 30.0
 _JITTER = 0.25
 # A breaker that opens again so soon after it closed goes on with longer pauses.
 _SETTLED_SECONDS = 10.0
+_PERIOD_SECONDS = 5.0
 
 
 class ErrorRate:
@@ -29,7 +30,7 @@ class ErrorRate:
 
     __slots__ = ("_calls", "_failures", "_past_calls", "_past_failures", "_since")
 
-    PERIOD_SECONDS = 5.0
+    PERIOD_SECONDS: Final = _PERIOD_SECONDS
 
     def __init__(self) -> None:
         self._since = 0.0
@@ -37,10 +38,14 @@ class ErrorRate:
 
     def note(self, now: float, *, failed: bool) -> None:
         """One call ended now."""
-        if now - self._since >= self.PERIOD_SECONDS:
+        self.passed(now)
+        self._failures += failed
+
+    def passed(self, now: float) -> None:
+        """One call ended well now."""
+        if now - self._since >= _PERIOD_SECONDS:
             self._roll(now)
         self._calls += 1
-        self._failures += failed
 
     def counts(self, now: float) -> tuple[int, int]:
         """Calls and failures of the period."""
@@ -109,8 +114,7 @@ class CircuitBreaker:
         A call that began before the breaker opened says nothing about now, so it changes nothing.
         """
         if self.state is _CLOSED:
-            self._failures_in_a_row = 0
-            self.errors.note(self._clock.monotonic(), failed=False)
+            self.went_well(self._clock.monotonic())
             return False
         if not probe:
             return False
@@ -119,6 +123,11 @@ class CircuitBreaker:
         self._failures_in_a_row = 0
         self.errors.clear()
         return True
+
+    def went_well(self, now: float) -> None:
+        """A proper answer came now, while the breaker is closed."""
+        self._failures_in_a_row = 0
+        self.errors.passed(now)
 
     def failed(self, *, probe: bool, fatal: bool = False) -> bool:
         """No proper answer. `fatal` says that one such failure is enough. True when the breaker opens because of it."""

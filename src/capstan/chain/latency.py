@@ -6,8 +6,8 @@ length of a ring are bounded, so the cost of a call does not grow.
 """
 
 import math
-from array import array
 from bisect import bisect_left
+from collections import deque
 
 _RING_LENGTH = 32
 _MAX_METHODS = 64
@@ -23,37 +23,30 @@ HISTOGRAM_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 
 
 class Ring:
-    """The most recent latencies, in seconds."""
+    """The most recent latencies, in seconds. `Latencies` adds to it: nothing is called for that but the deque."""
 
-    __slots__ = ("_noted", "_sorted", "_unsorted", "_values", "noted_at", "size")
+    __slots__ = ("_sorted", "noted_at", "unsorted", "values")
 
     def __init__(self) -> None:
-        self._values = array("d")
-        # Latencies held.
-        self.size = 0
-        self._noted = 0
-        self._sorted: list[float] = []
-        self._unsorted = 0
+        # The oldest one makes room.
+        self.values: deque[float] = deque(maxlen=_RING_LENGTH)
+        # How many were added since they were last sorted, and when the last one was.
+        self.unsorted = 0
         self.noted_at = -math.inf
+        self._sorted: list[float] = []
 
-    def note(self, seconds: float, now: float) -> None:
-        """Add a latency; the oldest one makes room."""
-        if self.size < _RING_LENGTH:
-            self._values.append(seconds)
-            self.size += 1
-        else:
-            self._values[self._noted % _RING_LENGTH] = seconds
-        self._noted += 1
-        self._unsorted += 1
-        self.noted_at = now
+    @property
+    def size(self) -> int:
+        """Latencies held."""
+        return len(self.values)
 
     def quantile(self, share: float) -> float | None:
         """The latency that this share of the answers did not exceed; None without any."""
-        if not self.size:
+        if not self.values:
             return None
-        if self._unsorted >= _SORT_EVERY or not self._sorted:
-            self._sorted = sorted(self._values)
-            self._unsorted = 0
+        if self.unsorted >= _SORT_EVERY or not self._sorted:
+            self._sorted = sorted(self.values)
+            self.unsorted = 0
         return self._sorted[min(int(share * len(self._sorted)), len(self._sorted) - 1)]
 
 
@@ -71,8 +64,13 @@ class Latencies:
 
     def note(self, method: str, seconds: float, now: float) -> None:
         """An answer to a call of this method took so long."""
-        self._ring(method).note(seconds, now)
-        self.overall.note(seconds, now)
+        ring = self._methods.get(method) or self._new_ring(method)
+        ring.values.append(seconds)
+        ring.unsorted += 1
+        ring.noted_at = now
+        overall = self.overall
+        overall.values.append(seconds)
+        overall.unsorted += 1
         self.histogram[bisect_left(HISTOGRAM_BOUNDS, seconds)] += 1
         self.total_seconds += seconds
 
@@ -90,10 +88,8 @@ class Latencies:
         ring = self._methods.get(method)
         return ring.quantile(self._slow_share) if ring is not None and ring.size >= ENOUGH_FOR_HEDGING else None
 
-    def _ring(self, method: str) -> Ring:
-        ring = self._methods.get(method)
-        if ring is None:
-            if len(self._methods) >= _MAX_METHODS:
-                return self._other
-            ring = self._methods[method] = Ring()
+    def _new_ring(self, method: str) -> Ring:
+        if len(self._methods) >= _MAX_METHODS:
+            return self._other
+        ring = self._methods[method] = Ring()
         return ring

@@ -18,7 +18,7 @@ from capstan.chain.latency import Latencies
 from capstan.chain.models import Attempt
 from capstan.chain.selection import MethodRules
 from capstan.chain.trust import Trust
-from capstan.chain.upstream import UpstreamClient
+from capstan.chain.upstream import Upstream, UpstreamClient
 from capstan.core.clock import Clock
 
 log = structlog.get_logger(__name__)
@@ -42,6 +42,8 @@ class PooledUpstream:
     ) -> None:
         spec = upstream.spec
         self.upstream = upstream
+        # The same, where calls can be begun without waiting for their end.
+        self.over_http = upstream if isinstance(upstream, Upstream) else None
         self.name = upstream.name
         self.tier = spec.tier
         self.weight = spec.weight
@@ -60,7 +62,9 @@ class PooledUpstream:
         self.head_at = 0.0
         self._network = network
         self._clock = clock
+        self._monotonic = clock.monotonic
         self._budget = RateBudget(spec.requests_per_second)
+        self._has_budget = spec.requests_per_second > 0
         # Failures, and errors of the node where another upstream had an answer.
         self._shortfalls = ErrorRate()
         self._waiting_since = 0.0
@@ -160,11 +164,30 @@ class PooledUpstream:
         """A call is about to be made. True when it tries out an upstream that is not in rotation. `end` must follow."""
         probe = self.breaker.begin()
         self.version += probe
-        self._budget.spend(now)
+        self.begin_plainly(now)
+        return probe
+
+    def begin_plainly(self, now: float) -> None:
+        """A call is about to be made to an upstream that is in rotation. `end` or `end_well` must follow."""
+        if self._has_budget:
+            self._budget.spend(now)
         if not self.in_flight:
             self._waiting_since = now
         self.in_flight += 1
-        return probe
+
+    def end_well(self, method: str, started: float) -> None:
+        """A call that was begun plainly has a result. The same as `end`, for what nearly always happens."""
+        if self.breaker.state is not _CLOSED:
+            self.end(method, started, False, None)
+            return
+        now = self._monotonic()
+        self.in_flight -= 1
+        self._lives(method, started, now)
+        self.breaker.went_well(now)
+        try:
+            self.outcomes["ok"] += 1
+        except KeyError:
+            self.outcomes["ok"] = 1
 
     def end(
         self, method: str, started: float, probe: bool, failure: ChainError | None, *, given_up: bool = False
@@ -207,18 +230,21 @@ class PooledUpstream:
         self.version += 1
 
     def _answered(self, method: str, started: float, probe: bool) -> None:
-        now = self._clock.monotonic()
-        if self._overtaken or now - self._waiting_since > _SILENCE_SECONDS:
-            self.version += 1
-        self._waiting_since = now
-        self._overtaken = 0
-        self.latencies.note(method, now - started, now)
-        self._shortfalls.note(now, failed=False)
+        self._lives(method, started, self._monotonic())
         if self.breaker.succeeded(probe=probe):
             # It starts anew: the failures that took it out of rotation are not held against it twice.
             self._shortfalls.clear()
             self.version += 1
             log.info("upstream.recovered", network=self._network, upstream=self.name)
+
+    def _lives(self, method: str, started: float, now: float) -> None:
+        """It gave a sign of life."""
+        if self._overtaken or now - self._waiting_since > _SILENCE_SECONDS:
+            self.version += 1
+        self._waiting_since = now
+        self._overtaken = 0
+        self.latencies.note(method, now - started, now)
+        self._shortfalls.passed(now)
 
     def _failed(self, method: str, failure: UpstreamFailure, probe: bool) -> None:
         log.debug("upstream.failure", network=self._network, method=method, failure=str(failure))

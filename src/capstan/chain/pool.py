@@ -23,7 +23,6 @@ from capstan.chain.member import PooledUpstream
 from capstan.chain.models import Attempt
 from capstan.chain.run import LEAST_ATTEMPT_SECONDS, Company, Repeat, Run, first_choice, hedge_delay
 from capstan.chain.selection import Explanation, Needs, Shortlists, Situation, explain
-from capstan.chain.upstream import Upstream
 from capstan.core.clock import Clock
 
 __all__ = ["FirstAttempt", "PooledUpstream", "Repeat", "UpstreamPool"]
@@ -53,6 +52,8 @@ class UpstreamPool:
         self.deadline_seconds = deadline_seconds
         self.max_lag = max_lag
         self._clock = clock
+        self._monotonic = clock.monotonic
+        self._alone = len(self.members) == 1
         self._broadcast = broadcast
         self.hedges = HedgeBudget(hedge_share)
         budgets = any(member.upstream.spec.requests_per_second for member in self.members)
@@ -106,28 +107,27 @@ class UpstreamPool:
         return await run.answer()
 
     def begin(
-        self, method: str, params: bytes, *, timeout: float, needs_block: int | None, archive: bool, maker: Maker
+        self, method: str, params: bytes, timeout: float, needs_block: int | None, archive: bool, maker: Maker
     ) -> FirstAttempt | None:
         """Make the first attempt of a read without a task, if nothing stands in the way; else `call` must be used.
 
         The maker is told of a result. In any other case it is told to carry on: with `call`, and this attempt.
         """
-        company = self._company
-        if company.shortlists is None or timeout < LEAST_ATTEMPT_SECONDS:
+        if timeout < LEAST_ATTEMPT_SECONDS:
             return None
-        now = self._clock.monotonic()
-        member = first_choice(company, company.shortlists, Needs(method, needs_block, archive), now)
-        if member is None or not member.in_rotation or not isinstance(member.upstream, Upstream):
+        now = self._monotonic()
+        member = first_choice(self._company, method, needs_block, archive, True, now)
+        if member is None or member.over_http is None or not member.in_rotation:
             return None
-        alone = len(self.members) == 1
-        attempt = FirstAttempt.to(member, member.upstream, method, now, maker)
+        attempt = FirstAttempt(b"", 0.0, True, member, member.over_http, method, now, maker)
         # An upstream that stalls must leave time for the next one.
-        if not attempt.send(params, timeout if alone else timeout / 2):
+        if not attempt.send(params, timeout if self._alone else timeout / 2):
             return None
         self.hedges.earn()
-        delay = None if alone else hedge_delay(member, method)
-        if delay is not None:
-            attempt.watch(company.watch, delay)
+        if not self._alone:
+            delay = hedge_delay(member, method)
+            if delay is not None:
+                attempt.watch(self._company.watch, delay)
         return attempt
 
     async def request(self, method: str, params: Sequence[object]) -> Any:

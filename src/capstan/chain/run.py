@@ -157,8 +157,8 @@ class Run:
         return member
 
     def _first(self, now: float) -> PooledUpstream | None:
-        shortlists = self._company.shortlists
-        return self._another(now) if shortlists is None else first_choice(self._company, shortlists, self.needs, now)
+        needs = self.needs
+        return first_choice(self._company, needs.method, needs.block, needs.archive, needs.may_probe, now)
 
     def _another(self, now: float) -> PooledUpstream | None:
         situation = situation_of(self._company, now)
@@ -301,15 +301,20 @@ def situation_of(company: Company, now: float) -> Situation:
 
 
 def first_choice(
-    company: Company, shortlists: Shortlists[PooledUpstream], needs: Needs, now: float
+    company: Company, method: str, block: int | None, archive: bool, may_probe: bool, now: float
 ) -> PooledUpstream | None:
     """The upstream to ask first, from what is remembered of the last choice as long as nothing has changed."""
+    shortlists = company.shortlists
     version = 0
-    for member in company.members:
-        version += member.version
-    found = shortlists.get(needs, now, version)
-    if found is None:
-        found = shortlist(company.members, needs, situation_of(company, now))
+    if shortlists is not None:
+        for member in company.members:
+            version += member.version
+        found = shortlists.get(method, block, archive, now, version)
+        if found is not None:
+            return found[0] if len(found) == 1 else by_weight(found, company.random)
+    needs = Needs(method, block, archive, may_probe)
+    found = shortlist(company.members, needs, situation_of(company, now))
+    if shortlists is not None:
         shortlists.keep(needs, now, version, found)
     return by_weight(found, company.random)
 

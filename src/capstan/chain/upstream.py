@@ -10,6 +10,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 import aiohttp
+import msgspec
 from msgspec import Raw
 
 from capstan.chain.errors import (
@@ -31,6 +32,7 @@ from capstan.core import jsonrpc
 _KEEP_ALIVE_SECONDS = 4.0
 # Each upstream bounds its own connections. A bound over all would let a few that stall hold up the others.
 _UNBOUNDED = 0
+_OK = 200
 _REFUSING_STATUSES = frozenset({401, 402, 403, 407, 429})
 # What a proxy in front of a node says. Its body, JSON or not, is not the node's.
 _GATEWAY_STATUSES = frozenset({502, 503, 504})
@@ -75,7 +77,10 @@ class Upstream:
         self.name = spec.name
         self._family: Family = family
         self._ids = itertools.count(1)
+        # Names of methods as JSON, for calls that are begun. These are methods of the tables, so they are few.
+        self._names: dict[str, bytes] = {}
         self._closed = False
+        self._timeout = spec.timeout_seconds
         self._is_address = urlsplit(spec.url).scheme in ("http", "https") and bool(urlsplit(spec.url).hostname)
         self._wire = WireClient(
             WireOptions(
@@ -121,16 +126,17 @@ class Upstream:
         """
         if self._closed or not self._is_address or not self._wire.accepts:
             return None
+        name = self._names.get(method)
+        if name is None:
+            name = self._names[method] = msgspec.json.encode(method)
         call_id = next(self._ids)
-        loop = asyncio.get_running_loop()
-        sending.request = self._wire.request(jsonrpc.encode_call(call_id, method, params))
-        sending.deadline = loop.time() + min(timeout, self.spec.timeout_seconds)
-        self._wire.send(sending, loop)
+        body = b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":%b}' % (call_id, name, params)
+        self._wire.begin(sending, body, min(self._timeout, timeout))
         return call_id
 
     def begin_again(self, sending: Sending) -> None:
         """Send the same call once more, in what is left of its time."""
-        self._wire.send(sending, asyncio.get_running_loop())
+        self._wire.send(sending)
 
     def failure(self, error: WireError) -> UpstreamFailure:
         """What an error of the wire means for a call."""
@@ -146,6 +152,10 @@ class Upstream:
 
     def judge(self, status: int, call_id: int, text: bytes) -> Raw:
         """The result in a complete HTTP answer, if it is a reply to the call `call_id`."""
+        if status == _OK:
+            result = jsonrpc.plain_result(text, b"%d" % call_id)
+            if result is not None:
+                return result
         if status in _REFUSING_STATUSES:
             raise UpstreamRefused(self.name, f"HTTP status {status}")
         if status in _GATEWAY_STATUSES:

@@ -33,6 +33,13 @@ class NetworkHeads:
     def latest_number(self) -> int | None:
         """The announced block, the slot on Solana. After a time without interest it may be old; see `is_fresh`."""
         tracker = self._followed
+        if tracker is not None and not tracker.asleep:
+            tracker.wanted = True
+            return tracker.source.number
+        return self._find_latest()
+
+    def _find_latest(self) -> int | None:
+        tracker = self._followed
         if tracker is None:
             tracker = self._followed = self._tracker()
             if tracker is None:

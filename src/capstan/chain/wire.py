@@ -51,6 +51,8 @@ class WireClient:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._closed = False
+        # The loop that all connections belong to, once there is one.
+        self._loop: asyncio.AbstractEventLoop | None = None
         # When the sweep ran last.
         self._now = 0.0
         # Heads of answers that the parser has read, and how many bytes of body follow them.
@@ -60,15 +62,30 @@ class WireClient:
         """Send a body; the future gives the answer or raises `WireError`. Cancelling it gives the request up."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[WireAnswer] = loop.create_future()
-        self.send(Awaited(self.request(body), loop.time() + timeout, repeatable, future), loop)
+        self.send(Awaited(self.request(body), loop.time() + timeout, repeatable, future))
         return future
 
     def request(self, body: bytes) -> bytes:
         """The bytes of the request that carries a body."""
         return b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
 
-    def send(self, pending: Sending, loop: asyncio.AbstractEventLoop) -> None:
+    def begin(self, pending: Sending, body: bytes, timeout: float) -> None:
+        """Send a body for someone who does not wait. What is sent, and by when it must be answered, is noted there."""
+        loop = self._loop or asyncio.get_running_loop()
+        pending.request = b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
+        pending.deadline = loop.time() + timeout
+        if self._idle and self._sweeper is not None:
+            connection = self._idle.pop()
+            if not connection.transport.is_closing():
+                connection.send(pending)
+                return
+        self.send(pending)
+
+    def send(self, pending: Sending) -> None:
         """Send a request as soon as a connection is free."""
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
         self._start(pending, loop)
         if self._sweeper is None:
             self._now = loop.time()

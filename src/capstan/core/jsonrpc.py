@@ -121,6 +121,19 @@ _error_decoder = msgspec.json.Decoder(ErrorObject)
 class RequestParser:
     """Reads request bodies within fixed limits on batch size and nesting. Safe to share."""
 
+    def parse_plain(self, body: bytes) -> Call | None:
+        """The call in `body` if that is a single one, with an id, in which nothing is unusual. None: use `parse`."""
+        if not body.startswith(b"{") or not body.isascii() or body.count(b"[") + body.count(b"{") > self._max_depth:
+            return None
+        try:
+            envelope = _envelope_decoder.decode(body)
+        except msgspec.DecodeError:
+            return None
+        call_id, params = bytes(envelope.id), bytes(envelope.params)
+        if not params.startswith(b"[") or not call_id or call_id[0] not in _ID_STARTS:
+            return None
+        return Call(envelope.method, params, call_id)
+
     def __init__(self, *, max_items: int = DEFAULT_MAX_ITEMS, max_depth: int = DEFAULT_MAX_DEPTH) -> None:
         self._max_items = max_items
         self._max_depth = max_depth
@@ -234,6 +247,19 @@ def encode_call(call_id: int, method: str, params: bytes) -> bytes:
     return b"".join((b'{"jsonrpc":"2.0","id":%d,"method":' % call_id, name, b',"params":', params, b"}"))
 
 
+def plain_result(body: bytes, call_id: bytes) -> Raw | None:
+    """The result in a reply to the call `call_id` in which nothing is unusual. None: `decode_reply` must be asked."""
+    if not body.isascii():
+        return None
+    try:
+        envelope = _reply_decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if envelope.error is not _ABSENT or envelope.result is _ABSENT or bytes(envelope.id) != call_id:
+        return None
+    return envelope.result
+
+
 def decode_reply(body: bytes) -> Reply:
     """A node's reply. Raises `ValueError`, with a message of our own, when it is not a JSON-RPC reply.
 
@@ -269,7 +295,7 @@ def decode_error(error: Raw) -> ErrorObject:
 
 def result_reply(call_id: bytes, result: bytes) -> bytes:
     """The reply that carries `result`, which is JSON text and is not touched."""
-    return b"".join((b'{"jsonrpc":"2.0","id":', call_id, b',"result":', result, b"}"))
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (call_id, result)
 
 
 def error_reply(call_id: bytes, code: int, message: str, data: object = None) -> bytes:

@@ -5,7 +5,7 @@ Only when the ledger's reservation for the day is used up does it return None, a
 limiter decides with it while Redis is away. It must not do input or output of its own.
 """
 
-import math
+from math import ceil
 
 from capstan.core.clock import Clock, seconds_to_midnight
 from capstan.limits.day import DayLedger
@@ -33,7 +33,7 @@ class MemoryLimiter:
         self._monotonic = clock.monotonic
         self._wall = clock.now
 
-    def take_now(self, subject: str, limits: Limits, *, requests: int = 1, units: int = 1) -> Decision | None:
+    def take_now(self, subject: str, limits: Limits, requests: int = 1, units: int = 1) -> Decision | None:
         """Decide without waiting, or return None when the day's reservation must be extended first."""
         if requests < 1 or units < 0:
             check_cost(requests, units)
@@ -42,7 +42,10 @@ class MemoryLimiter:
         now = self._monotonic()
         wall = self._wall()
         window = self._windows.of(subject, now)
-        reason = _refusal(window, limits, requests, units)
+        limit, limit_of_units = limits.requests_per_second, limits.units_per_second
+        reason = ""
+        if (limit and window.requests + requests > limit) or (limit_of_units and window.units + units > limit_of_units):
+            reason = _refusal(window, limits, requests, units)
         if not reason and limits.requests_per_day and requests:
             day = self._ledger.take_now(subject, limits.requests_per_day, requests, now, wall)
             if day is None:
@@ -51,7 +54,14 @@ class MemoryLimiter:
                 reason = REQUESTS_PER_DAY
         if reason:
             return self.refuse(subject, limits, reason, requests, units, now)
-        return _admit(window, limits, requests, units, now, wall)
+        if not limit:
+            if limit_of_units:
+                window.add(now, requests, units)
+            return Decision(True, 0, 0, ceil(wall), 0, "", False, now)
+        window.add(now, requests, units)
+        # Limits that were lowered since may leave more in the window than fits; what costs nothing still passes.
+        remaining = limit - window.requests
+        return Decision(True, limit, max(0, remaining), ceil(wall + WINDOW), 0, "", False, now)
 
     async def take(self, subject: str, limits: Limits, *, requests: int = 1, units: int = 1) -> Decision:
         """Decide, waiting for the ledger when the reservation is used up."""
@@ -90,7 +100,10 @@ class MemoryLimiter:
             self._ledger.settle(subject, day, requests, used=not reason)
         if reason:
             return self.refuse(subject, limits, reason, requests, units, now)
-        return _admit(window, limits, requests, units, now, self._wall())
+        if limits.requests_per_second or limits.units_per_second:
+            window.add(now, requests, units)
+        remaining, reset = _figures(window, limits.requests_per_second, now, self._wall())
+        return Decision(True, limits.requests_per_second, remaining, reset, 0, "", False, now)
 
     def remember(self, subject: str, limits: Limits, requests: int, units: int) -> None:
         """Count an admission decided elsewhere, so that this limiter can take over at any moment."""
@@ -138,8 +151,8 @@ class MemoryLimiter:
 def _figures(window: Window, limit: int, now: float, wall: float) -> tuple[int, int]:
     """What remains of the window, and when it is empty again."""
     if not limit:
-        return 0, math.ceil(wall)
-    return max(0, limit - window.requests), math.ceil(wall + window.seconds_to_empty(now))
+        return 0, ceil(wall)
+    return max(0, limit - window.requests), ceil(wall + window.seconds_to_empty(now))
 
 
 def _refusal(window: Window, limits: Limits, requests: int, units: int) -> str:
@@ -152,14 +165,3 @@ def _refusal(window: Window, limits: Limits, requests: int, units: int) -> str:
     if limit and units and window.units + units > limit:
         return UNITS_PER_SECOND
     return ""
-
-
-def _admit(window: Window, limits: Limits, requests: int, units: int, now: float, wall: float) -> Decision:
-    limit = limits.requests_per_second
-    if limit or limits.units_per_second:
-        window.add(now, requests, units)
-    if not limit:
-        return Decision(True, 0, 0, math.ceil(wall), 0, "", False, now)
-    # Limits that were lowered since may leave more in the window than fits; a request that costs nothing still passes.
-    remaining = limit - window.requests
-    return Decision(True, limit, max(remaining, 0), math.ceil(wall + WINDOW), 0, "", False, now)

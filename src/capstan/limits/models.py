@@ -46,7 +46,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 class RateLimiter(Protocol):
     """Counts what each subject uses. A request passes when all three limits have room; else it uses nothing."""
 
-    def take_now(self, subject: str, limits: Limits, *, requests: int = 1, units: int = 1) -> Decision | None:
+    def take_now(self, subject: str, limits: Limits, requests: int = 1, units: int = 1) -> Decision | None:
         """Decide without waiting, or return None, having used nothing, when the caller must await `take`."""
         ...
 

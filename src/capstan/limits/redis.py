@@ -86,7 +86,7 @@ class RedisLimiter:
             registry=registry,
         )
 
-    def take_now(self, subject: str, limits: Limits, *, requests: int = 1, units: int = 1) -> Decision | None:
+    def take_now(self, subject: str, limits: Limits, requests: int = 1, units: int = 1) -> Decision | None:
         """Decide what needs no Redis: no per-second limit, a limit known to be used up, or Redis away."""
         if requests < 1 or units < 0:
             check_cost(requests, units)

@@ -96,7 +96,9 @@ class Windows:
         window = self._young.get(subject)
         if window is None:
             window = self._young[subject] = self._old.pop(subject) if subject in self._old else Window()
-        window.expire(now)
+        events = window.events
+        if events and now - events[0][0] >= WINDOW:
+            window.expire(now)
         return window
 
     def _turn(self, now: float) -> None:

@@ -17,8 +17,8 @@ from capstan.chain.pool import Repeat
 from capstan.chain.registry import Network
 from capstan.core.clock import Clock
 from capstan.core.hexes import to_quantity
-from capstan.rpc.cache.gateway import Plan, RpcCache
-from capstan.rpc.cache.models import HeadView
+from capstan.rpc.cache.gateway import Plan, RpcCache, Topic
+from capstan.rpc.cache.models import HeadView, Question
 from capstan.rpc.cache.models import Kind as Keeping
 from capstan.rpc.errands import Errand
 from capstan.rpc.integrity.guard import Guard
@@ -109,13 +109,25 @@ class Forwarder:
         # Asks the upstreams of networks whose answers are checked.
         self._guard = guard
         self._announced: dict[str, int] = {}
+        self._look_up = cache.look_up
+        # A call as a question of a topic.
+        self.question = cache.ask
 
     def now(self, network: Network, method: str, params: bytes) -> bytes | Plan:
         """The answer to a read if it is in memory, else the plan to hand back with `ask`."""
+        topic = self.topic(network, method)
+        return self.look(network, method, topic, self.question(topic, params))
+
+    def topic(self, network: Network, method: str) -> Topic:
+        """What a method of a network means to the cache. To be kept by those who look often."""
+        return self._cache.topic(network.name, network.spec.family, method)
+
+    def look(self, network: Network, method: str, topic: Topic, question: Question) -> bytes | Plan:
+        """The same as `now`, for a question of the topic."""
         heads = self._heads(network)
         if method == _TELLS_HEAD and heads.latest_number is not None and heads.is_fresh:
             return b'"%b"' % to_quantity(self._announce(network, heads.latest_number)).encode()
-        return self._cache.lookup_now(network.name, network.spec.family, method, params, heads)
+        return self._look_up(topic, question, heads)
 
     def _announce(self, network: Network, number: int) -> int:
         """The head to tell. While a reorganisation makes the chain shorter, the number told before is told again."""
@@ -131,21 +143,16 @@ class Forwarder:
 
         The errand is told of a result, which then goes to `finish`; or to carry on, with `ask`.
         """
-        network, method, plan = errand.network, errand.call.method, errand.plan
-        if self._is_guarded(network, method):
+        network, call, plan = errand.network, errand.call, errand.plan
+        if network.spec.integrity is not None and self._is_guarded(network, call.method):
             return False
-        if plan.policy.kind is not _NEVER:
+        policy = plan.policy
+        if policy.kind is not _NEVER:
             errand.lead = self._cache.lead(plan)
             if errand.lead is None:
                 return False
-        errand.first = network.pool.begin(
-            method,
-            errand.call.params,
-            timeout=seconds,
-            needs_block=self._needed_block(network, plan),
-            archive=errand.archive,
-            maker=errand,
-        )
+        block = self._needed_block(network, plan) if policy.number is None else policy.number
+        errand.first = network.pool.begin(call.method, call.params, seconds, block, errand.archive, errand)
         if errand.first is None and errand.lead is not None:
             self._cache.abandon(errand.lead)
         return errand.first is not None

@@ -51,7 +51,6 @@ class Usage(Protocol):
 
     def record(
         self,
-        *,
         account_id: str,
         key_id: str,
         network: str,

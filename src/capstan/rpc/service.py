@@ -11,67 +11,38 @@ recorded in the usage ledger with the units it cost.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
 
 import msgspec
 import structlog
 from msgspec import Raw
 
 from capstan.chain.errors import DeadlinePassed, EveryUpstreamFailed, NodeError, is_log_range_error
-from capstan.chain.filters import FILTER_METHODS
 from capstan.chain.models import Attempt
 from capstan.chain.registry import Network
 from capstan.core import jsonrpc
 from capstan.core.clock import Clock
-from capstan.core.errors import Forbidden, InvalidRequest, PayloadTooLarge, UpstreamError, UpstreamTimeout
+from capstan.core.errors import Forbidden, InvalidRequest, UpstreamError, UpstreamTimeout
 from capstan.core.jsonrpc import BadCall, Call, Item
 from capstan.core.redact import quoted
 from capstan.rpc.blocks import (
     RECENT_BLOCKS,
     LogRange,
-    is_archive_read,
     log_range,
     range_advice,
     range_advice_from_node,
-    state_block,
 )
 from capstan.rpc.cache.gateway import Plan
 from capstan.rpc.errands import Asker, Errand
 from capstan.rpc.forwarding import Answer, Asking, Forwarder
 from capstan.rpc.methods import Kind, Method, look_up
 from capstan.rpc.models import Caller, Charge, Cost, Head, Refund, RpcReply, Usage
+from capstan.rpc.preparing import Prepared, Preparer, RpcLimits
 from capstan.rpc.replies import NOTHING, Advice, explained, not_found, ok, too_large, with_request_id
 
 log = structlog.get_logger(__name__)
 
-_MEBIBYTE = 1024 * 1024
-# Reads whose answer is never in memory as one piece.
-_NOT_FROM_MEMORY = frozenset({"eth_getLogs", *FILTER_METHODS})
-# Bound once: in Python 3.11 to look up a member of an enum costs as much as a call.
-_READ: Final = Kind.READ
 _OUR_FAULT = "Something went wrong on our side."
 _RANGE_MESSAGE = "The range of blocks is too wide; ask for fewer blocks at a time."
-
-
-class RpcLimits(msgspec.Struct, frozen=True):
-    """The sizes the gateway accepts and the work it does at once for one request."""
-
-    max_body_bytes: int = 5 * _MEBIBYTE
-    max_batch_items: int = jsonrpc.DEFAULT_MAX_ITEMS
-    max_depth: int = jsonrpc.DEFAULT_MAX_DEPTH
-    batch_concurrency: int = 16
-    # Once the answers of a batch are larger than this together, its remaining items are not asked any more.
-    max_batch_reply_bytes: int = 64 * _MEBIBYTE
-
-
-class Prepared(msgspec.Struct, frozen=True, gc=False):
-    """A request that was read: its calls and what they cost together."""
-
-    items: tuple[Item, ...]
-    is_batch: bool
-    units: int
-    # Whether the call reads state that only archive nodes have. Of a batch this is found out for each item.
-    archive: bool = False
 
 
 class _Exchange(msgspec.Struct):
@@ -107,31 +78,22 @@ class RpcService:
         archive_depth: Callable[[], int] = lambda: RECENT_BLOCKS,
         limits: RpcLimits | None = None,
     ) -> None:
-        self._cost = cost
         self._forwarder = forwarder
-        self._usage = usage
-        self._archive_depth = archive_depth
+        self._record_usage = usage.record
         self._head = head
         self._clock = clock
+        self._monotonic = clock.monotonic
         self._limits = limits or RpcLimits()
-        self._parser = jsonrpc.RequestParser(max_items=self._limits.max_batch_items, max_depth=self._limits.max_depth)
-
-    def prepare(self, network: Network, body: bytes) -> Prepared:
-        """Read the body and price it. Raises `PayloadTooLarge`, or `InvalidRequest` when it is no JSON-RPC."""
-        if len(body) > self._limits.max_body_bytes:
-            raise PayloadTooLarge(f"The body is larger than {self._limits.max_body_bytes} bytes.")
-        try:
-            request = self._parser.parse(body)
-        except jsonrpc.Malformed as error:
-            raise InvalidRequest(error.message) from None
-        items = request.items
-        if len(items) > 1:
-            return Prepared(items, request.is_batch, sum(self._units(item, network) for item in items))
-        item = items[0]
-        if isinstance(item, BadCall):
-            return Prepared(items, request.is_batch, 0)
-        archive = self._is_archive(item, network)
-        return Prepared(items, request.is_batch, self._cost(item.method, archive), archive)
+        self._preparer = Preparer(
+            self._limits,
+            cost=cost,
+            head=head,
+            archive_depth=archive_depth,
+            topic=forwarder.topic,
+            ask=forwarder.question,
+        )
+        # Reads a body and prices it; see there.
+        self.prepare = self._preparer.prepare
 
     async def handle(
         self,
@@ -162,17 +124,14 @@ class RpcService:
 
         Otherwise what was found out on the way, to be handed to `answer`.
         """
-        call = prepared.items[0]
-        if prepared.is_batch or isinstance(call, BadCall) or call.id is None:
+        treatment, question = prepared.treatment, prepared.question
+        if treatment is None or question is None or not treatment.plain or not caller.has_scope(treatment.scope):
             return None
-        method = look_up(network.spec, call.method)
-        if method.kind is not _READ or not caller.has_scope(method.scope) or call.method in _NOT_FROM_MEMORY:
-            return None
-        found = self._forwarder.now(network, call.method, call.params)
+        found = self._forwarder.look(network, treatment.method, treatment.topic, question)
         if not isinstance(found, bytes):
             return found
-        self._record(caller, network, call.method, prepared.units, started, failed=False, cached=True)
-        return jsonrpc.result_reply(call.id, found)
+        self._record(caller, network, treatment.method, prepared.units, started, False, True)
+        return jsonrpc.result_reply(prepared.items[0].id or jsonrpc.NULL, found)
 
     def begin(
         self, caller: Caller, network: Network, prepared: Prepared, plan: Plan, started: float, asker: Asker
@@ -206,15 +165,13 @@ class RpcService:
     def abandon(self, errand: Errand) -> None:
         """Nobody waits for what was begun any more, and it was not carried on: it counts as a call that failed."""
         self._forwarder.abandon(errand)
-        self._record(
-            errand.caller, errand.network, errand.call.method, errand.units, errand.began, failed=True, cached=False
-        )
+        self._record(errand.caller, errand.network, errand.call.method, errand.units, errand.began, True, False)
 
     def _finish(self, errand: Errand, result: Raw) -> bytes:
         """The body of the reply with a result that came to an errand, and the record of what it used."""
         self._forwarder.finish(errand, result)
-        call, units = errand.call, errand.units
-        self._record(errand.caller, errand.network, call.method, units, errand.began, failed=False, cached=False)
+        call = errand.call
+        self._record(errand.caller, errand.network, call.method, errand.units, errand.began, False, False)
         return jsonrpc.result_reply(call.id or jsonrpc.NULL, result)
 
     async def answer(
@@ -322,7 +279,7 @@ class RpcService:
     async def _forward(self, exchange: _Exchange, call: Call, call_id: bytes, method: Method) -> bytes:
         """The reply of the chain to one call, and the record of what it used."""
         began = self._clock.monotonic() if exchange.errand is None else exchange.errand.began
-        units = self._units(call, exchange.network)
+        units = self._preparer.units(call, exchange.network)
         failed, source = True, "miss"
         try:
             answer = await self._ask(exchange, call, method)
@@ -340,7 +297,7 @@ class RpcService:
         finally:
             exchange.source = source
             cached = source != "miss"
-            self._record(exchange.caller, exchange.network, call.method, units, began, failed=failed, cached=cached)
+            self._record(exchange.caller, exchange.network, call.method, units, began, failed, cached)
 
     async def _ask(self, exchange: _Exchange, call: Call, method: Method) -> Answer:
         asked = self._log_range(exchange.network, call)
@@ -354,7 +311,7 @@ class RpcService:
             params=call.params,
             kind=method,
             ends_at=exchange.ends_at,
-            archive=self._is_archive(call, exchange.network),
+            archive=self._preparer.is_archive(call, exchange.network),
             plan=exchange.plan,
             attempts=exchange.attempts,
             errand=exchange.errand,
@@ -367,31 +324,10 @@ class RpcService:
             raise
 
     def _record(
-        self, caller: Caller, network: Network, method: str, units: int, began: float, *, failed: bool, cached: bool
+        self, caller: Caller, network: Network, method: str, units: int, began: float, failed: bool, cached: bool
     ) -> None:
-        self._usage.record(
-            account_id=caller.account_id,
-            key_id=caller.key_id,
-            network=network.name,
-            method=method,
-            units=units,
-            failed=failed,
-            microseconds=int((self._clock.monotonic() - began) * 1_000_000),
-            cached=cached,
-        )
-
-    def _is_archive(self, call: Call, network: Network) -> bool:
-        """Whether a call reads state that only archive nodes have."""
-        # The head is asked for only where it matters.
-        return state_block(call.method, call.params) is not None and is_archive_read(
-            call.method, call.params, self._head(network), self._archive_depth()
-        )
+        microseconds = int((self._monotonic() - began) * 1_000_000)
+        self._record_usage(caller.account_id, caller.key_id, network.name, method, units, failed, microseconds, cached)
 
     def _log_range(self, network: Network, call: Call) -> LogRange | None:
         return log_range(call.params, self._head(network)) if call.method == "eth_getLogs" else None
-
-    def _units(self, item: Item, network: Network) -> int:
-        """What an item costs: by its method, refused or not; nothing if it is no call at all."""
-        if isinstance(item, BadCall):
-            return 0
-        return self._cost(item.method, self._is_archive(item, network))

@@ -21,11 +21,12 @@ from capstan.limits.refusals import rate_limited
 from capstan.rpc.cache.gateway import Plan
 from capstan.rpc.errands import Errand
 from capstan.rpc.models import RpcReply
-from capstan.rpc.service import Prepared, RpcService
+from capstan.rpc.preparing import Prepared
+from capstan.rpc.service import RpcService
 from capstan.server.accesslog import AccessLine, AccessLog
 from capstan.server.admission import Admission, RequestMeter
 from capstan.server.context import RequestContext
-from capstan.server.heads import Headers, HeadMemo, RequestHead
+from capstan.server.heads import Headers, HeadMemo, RequestHead, Standing
 from capstan.server.identity import ClientAddress, request_id_of
 from capstan.server.rendering import to_api_error
 from capstan.server.responses import ResponseEncoder
@@ -93,15 +94,15 @@ class FastPath:
         try:
             digest = head.digest
             caller = None if digest is None else self._directory.find_known(digest, started)
-            if caller is None or caller.suspended:
-                return self._answer_slowly(head, body, client, keep_alive, started)
-            network = self._targets.get((head.target, caller.mode))
-            if network is None:
-                return self._answer_slowly(head, body, client, keep_alive, started)
+            standing = head.standing
+            if standing is None or standing.caller is not caller:
+                standing = self._standing(head, caller)
+                if standing is None or caller is None:
+                    return self._answer_slowly(head, body, client, keep_alive, started)
+            network, limits = standing.network, standing.limits
             prepared = self._service.prepare(network, body)
-            limits = self._limits_of(caller)
-            requests = len(prepared.items)
-            decision = self._limiter.take_now(caller.account_id, limits, requests=requests, units=prepared.units)
+            requests, units = len(prepared.items), prepared.units
+            decision = self._limiter.take_now(standing.account_id, limits, requests, units)
         except Exception:
             # Nothing was charged yet. The longer way meets the same, a mistake of ours too, and answers it.
             return self._answer_slowly(head, body, client, keep_alive, started)
@@ -110,7 +111,6 @@ class FastPath:
         if not decision.allowed:
             context = self._context(head, client, caller, decision, started, units=0)
             return self._error(context, rate_limited(decision, limits, requests, prepared.units), keep_alive)
-        units = prepared.units
         try:
             found = self._service.answer_now(caller, network, prepared, started)
             if isinstance(found, bytes):
@@ -125,6 +125,16 @@ class FastPath:
             return self._fault(self._context(head, client, caller, decision, started, units=units), error, keep_alive)
         context = self._context(head, client, caller, decision, started, units=units)
         return self._finish(context, network, prepared, found, keep_alive)
+
+    def _standing(self, head: RequestHead, caller: Caller | None) -> Standing | None:
+        """What follows from the caller for this head, to be kept with it; None for those who take the longer way."""
+        if caller is None or caller.suspended:
+            return None
+        network = self._targets.get((head.target, caller.mode))
+        if network is None:
+            return None
+        standing = head.standing = Standing(caller, network, self._limits_of(caller))
+        return standing
 
     def _context(
         self, head: RequestHead, client: str, caller: Caller, decision: Decision, started: float, *, units: int

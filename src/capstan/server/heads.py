@@ -4,7 +4,8 @@ Clients send the same head again and again: only the body differs. `HeadMemo` re
 HTTP parser made of a head, so that the protocol need not run the parser for it. The same bytes mean the same at the
 start of a message, whichever connection they come from; the protocol looks here only when its connection is at such a
 start. What is remembered is what follows from the bytes: never who the caller is, which the key directory is asked for
-every time. Only heads without anything unusual are remembered, and only such a length of body as the head itself says.
+every time; what follows from a caller is kept beside it. Only heads without anything unusual are remembered, and only
+such a length of body as the head itself says.
 
 Heads hold API keys. They are kept in memory only, bounded, and shown nowhere.
 """
@@ -12,14 +13,17 @@ Heads hold API keys. They are kept in memory only, bounded, and shown nowhere.
 from hashlib import sha256
 from urllib.parse import unquote
 
+from capstan.access.models import Caller
+from capstan.chain.registry import Network
 from capstan.core.memo import Memo
+from capstan.limits.models import Limits
 
 Headers = list[tuple[bytes, bytes]]
 
 END = b"\r\n\r\n"
 
 # Headers that change how a request is treated; with one of them it takes the longer of the two ways.
-_SPECIAL = frozenset({b"authorization", b"x-request-id", b"x-forwarded-for", b"x-explain"})
+_SPECIAL = frozenset({b"x-request-id", b"x-forwarded-for", b"x-explain"})
 # With one of these a message is not simply a head and as many bytes as its Content-Length says.
 _FRAMING = frozenset({b"transfer-encoding", b"upgrade", b"expect", b"trailer", b"te"})
 _LONGEST_HEAD = 4096
@@ -31,7 +35,7 @@ _MEMO_BYTES = 4 * 1024 * 1024
 class RequestHead:
     """The head of one request to the gateway, read once."""
 
-    __slots__ = ("digest", "headers", "path", "target")
+    __slots__ = ("digest", "headers", "path", "standing", "target")
 
     def __init__(self, target: bytes, headers: Headers) -> None:
         self.target = target
@@ -40,18 +44,36 @@ class RequestHead:
         self.path = unquote(target.partition(b"?")[0].decode("latin-1"))
         # The SHA-256 of the key, when the head carries one key and nothing that is treated specially.
         self.digest = _only_key(headers)
+        # What the fast path found out for the caller of this head. Holds as long as that caller does.
+        self.standing: Standing | None = None
+
+
+class Standing:
+    """A caller with what follows from it and the target: the network, and the limits of the account."""
+
+    __slots__ = ("account_id", "caller", "limits", "network")
+
+    def __init__(self, caller: Caller, network: Network, limits: Limits) -> None:
+        self.caller = caller
+        self.network = network
+        self.limits = limits
+        self.account_id = caller.account_id
 
 
 def _only_key(headers: Headers) -> bytes | None:
-    key: bytes | None = None
+    keys: list[bytes] = []
     for name, value in headers:
         if name == b"x-api-key":
-            if key is not None:
+            keys.append(value)
+        elif name == b"authorization":
+            scheme, _, credentials = value.strip().partition(b" ")
+            if scheme.lower() != b"bearer":
                 return None
-            key = value
+            keys.append(credentials.strip())
         elif name in _SPECIAL:
             return None
-    return None if key is None else sha256(key).digest()
+    # Two keys, even the same one twice, are for the longer way.
+    return sha256(keys[0]).digest() if len(keys) == 1 else None
 
 
 class KnownHead:

@@ -42,6 +42,7 @@ log = structlog.get_logger(__name__)
 
 _SWEEP_SECONDS = 1.0
 _SWEPT_AT_ONCE = 256
+_NEVER = math.inf
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,15 +87,21 @@ class CapstanProtocol(PacedProtocol):
         self._at_start = True
         self._piece: bytes | None = None
         self._heads = self.surroundings.fast_path.heads.get
+        self._fast_answer = self.surroundings.fast_path.answer
+        self._keep_alive_seconds = self.surroundings.limits.keep_alive_seconds
+        self._host = "unknown"
         # The body of a fast request.
         self._fast_body: list[bytes] | None = None
         self._fast_size = 0
         # What comes after this request is not listened to: the connection ends with its answer.
         self._deaf = False
         self._close_after_answer = False
+        # Whether the server stops.
+        self._stopping = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn declares it
         super().connection_made(transport)
+        self._host = self.client[0] if self.client else "unknown"
         limits = self.surroundings.limits
         if len(self.connections) > limits.max_connections:
             self._refuse(Unavailable("this server has too many connections; try again shortly", retry_after=1))
@@ -195,10 +202,25 @@ class CapstanProtocol(PacedProtocol):
 
     def shutdown(self) -> None:
         """Uvicorn calls this when the server stops: a request that is being sent is still answered."""
+        self._stopping = True
+        self._hold()
         if self._fast_body is not None:
             self._close_after_answer = True
             return
         super().shutdown()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._hold()
+
+    def _hold(self) -> None:
+        """Make a request that was sent one of the server's tasks, so that a stop waits for it, and then cancels it.
+
+        While its connection is there and the server does not stop, nobody looks at those.
+        """
+        cycle: Any = self.cycle
+        if isinstance(cycle, Sent) and not cycle.response_complete:
+            self.tasks.add(cycle)  # type: ignore[arg-type] # has what uvicorn looks at; see the class
 
     def _should_upgrade(self) -> bool:
         """Uvicorn asks this for requests with an upgrade. Other paths are answered as if they had none."""
@@ -214,7 +236,7 @@ class CapstanProtocol(PacedProtocol):
         self.connections.discard(self)
         socket = self.surroundings.sockets(self.config, self.server_state, self.app_state)
         self.transport.set_protocol(socket)
-        socket.begin(self.transport, self.url, self.headers, self.client[0] if self.client else "unknown")
+        socket.begin(self.transport, self.url, self.headers, self._host)
 
     def send_400_response(self, msg: str) -> None:
         """Uvicorn calls this for bytes that are not HTTP."""
@@ -254,18 +276,18 @@ class CapstanProtocol(PacedProtocol):
         return (cycle is None or cycle.response_complete) and not self.flow.write_paused
 
     def _answer(self, head: RequestHead, body: bytes, keep_alive: bool) -> None:
-        client = self.client[0] if self.client else "unknown"
-        outcome = self.surroundings.fast_path.answer(head, body, client, keep_alive)
+        outcome = self._fast_answer(head, body, self._host, keep_alive)
         if isinstance(outcome, bytes):
             self.transport.write(outcome)
             if not keep_alive:
                 self.transport.close()
-            self.deadline = self.loop.time() + self.surroundings.limits.keep_alive_seconds
+            self.deadline = self.loop.time() + self._keep_alive_seconds
         elif isinstance(outcome, Sent):
-            self.deadline = math.inf
+            self.deadline = _NEVER
             outcome.connection = self
             self.cycle = outcome  # type: ignore[assignment] # has what uvicorn looks at; see the class
-            self.tasks.add(outcome)  # type: ignore[arg-type] # likewise
+            if self._stopping:
+                self._hold()
         else:
             self._wait_for(outcome, keep_alive)
 
@@ -291,7 +313,7 @@ class CapstanProtocol(PacedProtocol):
     def answered_later(self, underway: Underway | Sent, response: bytes | None) -> None:
         """The answer to a request that had to wait is there; without one the connection is closed."""
         underway.response_complete = True
-        if isinstance(underway, Sent):
+        if self._stopping or underway.disconnected:
             self.tasks.discard(underway)
         if underway.disconnected or self.transport.is_closing():
             return
@@ -304,11 +326,10 @@ class CapstanProtocol(PacedProtocol):
             self.on_response_complete()
         else:
             # The sweep looks after the wait for the next request: a timer for each would cost more.
-            self.deadline = self.loop.time() + self.surroundings.limits.keep_alive_seconds
+            self.deadline = self.loop.time() + self._keep_alive_seconds
 
     def _fast_path_refusal(self, error: ApiError) -> Coroutine[Any, Any, bytes]:
-        client = self.client[0] if self.client else "unknown"
-        return self.surroundings.fast_path.refuse(RequestHead(self.url, self.headers), client, error)
+        return self.surroundings.fast_path.refuse(RequestHead(self.url, self.headers), self._host, error)
 
     def _refuse(self, error: ApiError) -> None:
         """Answer outside of ASGI and close. A request before this one that still waits for its answer gets that."""
@@ -321,7 +342,7 @@ class CapstanProtocol(PacedProtocol):
             cycle.keep_alive = False
             return
         if cycle is None or not cycle.response_started or cycle.response_complete:
-            client = self.client[0] if self.client else "unknown"
+            client = self._host
             around = self.surroundings
             request_id = around.request_ids.next()
             body = render(error)

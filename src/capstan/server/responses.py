@@ -20,8 +20,12 @@ _SWITCH = (
     b"HTTP/1.1 101 Switching Protocols\r\n%bupgrade: websocket\r\nconnection: Upgrade\r\nsec-websocket-accept: %b\r\n"
     b"x-ratelimit-limit: %d\r\nx-ratelimit-remaining: %d\r\nx-ratelimit-reset: %d\r\nx-request-id: %b\r\n\r\n"
 )
-# One pattern for the most common answer of all.
-_JSON_200 = b"HTTP/1.1 200 OK\r\n%bcontent-type: application/json\r\nx-cache: %b\r\n" + _COMMON + b"%b%b"
+# One pattern for the most common answers of all, and what they begin with up to the number of bytes.
+_JSON_BEGINS = b"HTTP/1.1 200 OK\r\n%bcontent-type: application/json\r\nx-cache: %b\r\ncontent-length: "
+_JSON = (
+    b"%b%d\r\nx-ratelimit-limit: %d\r\nx-ratelimit-remaining: %d\r\nx-ratelimit-reset: %d\r\n"
+    b"x-request-id: %b\r\nx-content-type-options: nosniff\r\n%b%b"
+)
 
 
 class ResponseEncoder:
@@ -31,6 +35,8 @@ class ResponseEncoder:
         self._default_headers = default_headers
         self._seen: list[tuple[bytes, bytes]] | None = None
         self._defaults = b""
+        # By where the answer came from.
+        self._begins: dict[bytes, bytes] = {}
 
     def use_defaults(self, default_headers: Callable[[], list[tuple[bytes, bytes]]]) -> None:
         """Take the default headers from a server that has started."""
@@ -59,9 +65,13 @@ class ResponseEncoder:
 
     def encode_json(self, body: bytes, source: bytes, decision: Decision, request_id: bytes, keep_alive: bool) -> bytes:
         """A 200 response with JSON; `source` says where it came from."""
-        return _JSON_200 % (
-            self._encoded_defaults(),
-            source,
+        if self._default_headers() is not self._seen:
+            self._encoded_defaults()
+        begin = self._begins.get(source)
+        if begin is None:
+            begin = self._begins[source] = _JSON_BEGINS % (self._defaults, source)
+        return _JSON % (
+            begin,
             len(body),
             decision.limit,
             decision.remaining,
@@ -80,5 +90,6 @@ class ResponseEncoder:
         defaults = self._default_headers()
         if defaults is not self._seen:
             self._seen = defaults
+            self._begins.clear()
             self._defaults = b"".join(b"%s: %s\r\n" % item for item in defaults)
         return self._defaults

@@ -4,8 +4,8 @@ Made by the fast path, handed to the protocol, which says which connection the r
 service how the call went on. When it did not go the plain way, a task carries it on: the same that requests have which
 are not sent at once.
 
-To uvicorn it is the cycle of the connection, so that pipelined requests queue up behind it, and one of the server's
-tasks, so that a stop waits for it.
+To uvicorn it is the cycle of the connection, so that pipelined requests queue up behind it, and, once its connection is
+lost or the server stops, one of the server's tasks, so that the stop waits for it.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import structlog
 from capstan.access.models import Caller
 from capstan.limits.models import Decision
 from capstan.rpc.errands import Errand
-from capstan.rpc.service import Prepared
+from capstan.rpc.preparing import Prepared
 from capstan.server.heads import RequestHead
 
 log = structlog.get_logger(__name__)

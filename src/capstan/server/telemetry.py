@@ -16,26 +16,21 @@ _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"
 
 
 class Series:
-    """One line of the counts, held by whoever adds to it often."""
+    """Requests of one kind, held by whoever counts them often. What it holds is added to the rest when that is read."""
 
-    def __init__(
-        self,
-        counts: dict[tuple[str, str, int], int],
-        seconds: dict[str, float],
-        times: list[int],
-        key: tuple[str, str, int],
-    ) -> None:
-        self._counts = counts
-        self._seconds = seconds
-        self._times = times
-        self._key = key
-        self._route = key[1]
+    __slots__ = ("count", "seconds", "times")
+
+    def __init__(self, times: list[int]) -> None:
+        self.count = 0
+        self.seconds = 0.0
+        # Those of the route.
+        self.times = times
 
     def add(self, seconds: float) -> None:
         """Count one answered request."""
-        self._counts[self._key] = self._counts.get(self._key, 0) + 1
-        self._times[bisect_left(_BUCKETS, seconds)] += 1
-        self._seconds[self._route] += seconds
+        self.count += 1
+        self.seconds += seconds
+        self.times[bisect_left(_BUCKETS, seconds)] += 1
 
 
 class Telemetry(Collector):
@@ -46,13 +41,14 @@ class Telemetry(Collector):
         # For each route: how many requests fell into each bucket, one more for those beyond the last.
         self._times: dict[str, list[int]] = {}
         self._seconds: dict[str, float] = {}
+        self._series: dict[tuple[str, str, int], Series] = {}
         registry.register(self)
 
     def series(self, method: str, route: str, status: int) -> "Series":
         """Where requests of one kind are counted, for callers that count the same kind again and again."""
         times = self._times.setdefault(route, [0] * (len(_BUCKETS) + 1))
         self._seconds.setdefault(route, 0.0)
-        return Series(self._counts, self._seconds, times, (method, route, status))
+        return self._series.setdefault((method, route, status), Series(times))
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one answered request."""
@@ -70,15 +66,20 @@ class Telemetry(Collector):
         requests = CounterMetricFamily(
             "capstan_http_requests", "HTTP requests answered.", labels=("method", "route", "status")
         )
-        for (method, route, status), count in list(self._counts.items()):
+        counts, seconds = self._counts.copy(), self._seconds.copy()
+        for key, series in list(self._series.items()):
+            if series.count:
+                counts[key] = counts.get(key, 0) + series.count
+            seconds[key[1]] += series.seconds
+        for (method, route, status), count in counts.items():
             requests.add_metric((method, route, str(status)), count)
         yield requests
         times = HistogramMetricFamily("capstan_http_request_seconds", "Time to answer a request.", labels=("route",))
-        for route, counts in list(self._times.items()):
+        for route, in_buckets in list(self._times.items()):
             total = 0
             buckets: list[tuple[str, float]] = []
-            for bound, count in zip((*_BUCKETS, float("inf")), counts, strict=True):
+            for bound, count in zip((*_BUCKETS, float("inf")), in_buckets, strict=True):
                 total += count
                 buckets.append(("+Inf" if bound == float("inf") else repr(bound), total))
-            times.add_metric((route,), buckets=buckets, sum_value=self._seconds[route])
+            times.add_metric((route,), buckets=buckets, sum_value=seconds.get(route, 0.0))
         yield times

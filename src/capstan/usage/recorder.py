@@ -72,7 +72,6 @@ class UsageRecorder:
 
     def record(
         self,
-        *,
         account_id: str,
         key_id: str,
         network: str,

@@ -189,7 +189,8 @@ async def test_a_restarted_upstream_is_asked_once_more_before_it_counts_as_faile
 
 async def test_nothing_is_begun_where_a_task_is_needed() -> None:
     async with pool_of(ANSWER, upstream={"requests_per_second": 5}) as setting:
-        assert not Maker(setting.pool).begin(), "a budget of calls changes with every call"
+        makers = [Maker(setting.pool) for _ in range(6)]
+        assert [maker.begin() for maker in makers] == [True] * 5 + [False], "the budget is spent"
     async with pool_of(ANSWER) as setting:
         assert not Maker(setting.pool).begin(timeout=0.001), "there is no time left"
     async with pool_of(text("<html>")) as setting:

@@ -80,6 +80,6 @@ async def test_the_block_height_is_kept_beside_the_slot() -> None:
     tracked = Tracked(node("a", 1000), spec=SPEC)
     await tracked.poll()
     await tracked.tracker.poll_finality()
-    source = tracked.tracker._source
+    source = tracked.tracker.source
     assert isinstance(source, SolanaHeads)
     assert source.block_height == 988

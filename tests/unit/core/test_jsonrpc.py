@@ -187,6 +187,67 @@ def test_any_bytes_give_a_request_or_a_reason(body: bytes) -> None:
         assert request.items
 
 
+def bodies() -> st.SearchStrategy[bytes]:
+    members = {
+        "jsonrpc": st.sampled_from(["2.0", "1.0", 2]),
+        "id": st.none() | st.integers() | st.text(max_size=3) | st.booleans() | JSON,
+        "method": st.sampled_from(["eth_call", "é", 7]),
+        "params": st.lists(JSON, max_size=3) | JSON,
+    }
+    calls = st.fixed_dictionaries({}, optional=members)
+    return st.tuples(calls, st.booleans(), st.sampled_from(["", " ", "}"])).map(
+        lambda drawn: (json.dumps(drawn[0], ensure_ascii=drawn[1]) + drawn[2]).encode()
+    )
+
+
+@given(bodies())
+def test_a_plain_call_is_read_as_any_other(body: bytes) -> None:
+    plain = PARSER.parse_plain(body)
+    if plain is not None:
+        assert single(body) == plain
+
+
+def test_most_calls_are_plain() -> None:
+    assert PARSER.parse_plain(call(params=["0x1", {"a": []}])) == single(call(params=["0x1", {"a": []}]))
+    for unusual in (call(params=None), call(params=["é"]).replace(b"\\u00e9", "é".encode()), b" " + call(params=[])):
+        assert PARSER.parse_plain(unusual) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"id":7,"result":"0x1","jsonrpc":"2.0"}',
+        b' {"result" : [1] ,"id":7}\n',
+        b'{"id":8,"result":1}',
+        b'{"id":"7","result":1}',
+        b'{"id":7,"result":1,"error":null}',
+        b'{"id":7,"error":{"code":3}}',
+        b'{"id":7,"result":1,"error":{"code":3}}',
+        b'{"id":7}',
+        b'{"result":1}',
+        '{"id":7,"result":"é"}'.encode(),
+        b'{"id":7,"result":"\xff"}',
+        b'{"id":7,"result":1',
+        b'{"id":7,"result":' + b"[" * 100_000,
+        b"[]",
+    ],
+)
+def test_a_plain_result_is_that_of_the_reply(body: bytes) -> None:
+    plain = jsonrpc.plain_result(body, b"7")
+    if plain is None:
+        return
+    reply = jsonrpc.decode_reply(body)
+    assert (reply.id, reply.error, bytes(reply.result or b"")) == (b"7", None, bytes(plain))
+
+
+def test_most_results_are_plain() -> None:
+    found = jsonrpc.plain_result(b'{"jsonrpc":"2.0","id":7,"result":{"a":[1]}}', b"7")
+    assert found is not None
+    assert bytes(found) == b'{"a":[1]}'
+    for other in (b'{"id":8,"result":1}', b'{"id":7,"result":1,"error":{"code":3}}', b'{"id":7,"result":1'):
+        assert jsonrpc.plain_result(other, b"7") is None
+
+
 def test_a_call_to_a_node_is_valid_json() -> None:
     assert json.loads(jsonrpc.encode_call(7, 'quo"te', b"[1]")) == {
         "jsonrpc": "2.0",

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from capstan.core.errors import UpstreamError
 from capstan.rpc.forwarding import Asking, Forwarder
-from capstan.rpc.service import RpcLimits
+from capstan.rpc.preparing import RpcLimits
 from tests.support.faulty_node import by_method, errors, results, stalls, text
 from tests.support.rpc_gateway import call, gateway, notification
 

@@ -10,7 +10,7 @@ from capstan.core.errors import UpstreamError
 from capstan.rpc.cache.gateway import Plan
 from capstan.rpc.errands import Errand
 from capstan.rpc.models import RpcReply
-from capstan.rpc.service import Prepared
+from capstan.rpc.preparing import Prepared
 from tests.support.faulty_node import errors, held, results, text
 from tests.support.rpc_gateway import BOTH, Gateway, call, gateway
 

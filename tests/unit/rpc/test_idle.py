@@ -78,8 +78,10 @@ class Setting:
 
     async def fall_asleep(self) -> None:
         """Let the time pass after which the network is left alone, and the rhythm become the slow one."""
-        self.clock.advance(HeadOptions().idle_after + 1)
         tracker = self.gateway.heads.tracker(NAME)
+        # At each look it takes note that somebody asked since the last one.
+        tracker.interval()
+        self.clock.advance(HeadOptions().idle_after + 1)
         tracker.interval()
         assert tracker.asleep
         # It is still asked now and then, so the head was told a moment ago.

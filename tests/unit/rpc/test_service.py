@@ -11,7 +11,7 @@ from aiohttp import web
 
 from capstan.core.errors import Forbidden, InvalidRequest, PayloadTooLarge, RateLimited, UpstreamError, UpstreamTimeout
 from capstan.rpc.cache.gateway import Plan
-from capstan.rpc.service import RpcLimits
+from capstan.rpc.preparing import RpcLimits
 from tests.support.faulty_node import errors, resets, results, stalls, text
 from tests.support.rpc_gateway import BOTH, Key, call, gateway
 

@@ -16,7 +16,7 @@ from capstan.core.clock import SystemClock
 from capstan.core.ids import RequestIds
 from capstan.limits.models import Decision
 from capstan.rpc.errands import Errand
-from capstan.rpc.service import Prepared
+from capstan.rpc.preparing import Prepared
 from capstan.server.accesslog import AccessLog
 from capstan.server.fastpath import FastPath
 from capstan.server.identity import ClientAddress

@@ -69,6 +69,15 @@ def test_a_head_with_more_than_one_plain_key_has_no_digest(name: bytes) -> None:
     assert RequestHead(b"/v1/rpc/a/b", [KEY, (name, b"1")]).digest is None
 
 
+@pytest.mark.parametrize("value", [b"Bearer svc_test_x", b"bearer   svc_test_x "])
+def test_a_bearer_key_is_the_same_key(value: bytes) -> None:
+    head = RequestHead(b"/v1/rpc/a/b", [(b"authorization", value)])
+    assert head.digest == RequestHead(b"/v1/rpc/a/b", [(b"x-api-key", b"svc_test_x")]).digest
+    assert head.digest == sha256(b"svc_test_x").digest()
+    for other in (b"Basic svc_test_x", b"Bearer", b""):
+        assert RequestHead(b"/v1/rpc/a/b", [(b"authorization", other)]).digest != head.digest
+
+
 def test_the_memory_is_bounded_and_shows_no_key() -> None:
     memo = HeadMemo(max_bytes=50_000)
     for number in range(2_000):

@@ -76,7 +76,8 @@ class EvmHeads:
 
     @property
     def number(self) -> int | None:
-        return None if self.chain.latest is None else self.chain.latest.number
+        latest = self.chain.latest
+        return None if latest is None else latest.number
 
     @property
     def finalized_number(self) -> int | None:

@@ -96,7 +96,8 @@ class HeaderChain:
         self._side: dict[str, Header] = {}
         # Blocks that were canonical and are not any more, the one taken back longest ago first.
         self._taken_back: dict[str, None] = {}
-        self._latest: Header | None = None
+        # The tip, or None before the first header. To be read only.
+        self.latest: Header | None = None
         self._finalized: int | None = None
         self._safe: int | None = None
 
@@ -104,14 +105,9 @@ class HeaderChain:
         return len(self._by_number)
 
     @property
-    def latest(self) -> Header | None:
-        """The tip, or None before the first header."""
-        return self._latest
-
-    @property
     def oldest(self) -> Header | None:
         """The lowest header that is kept."""
-        return None if self._latest is None else self._by_number[self._latest.number - len(self._by_number) + 1]
+        return None if self.latest is None else self._by_number[self.latest.number - len(self._by_number) + 1]
 
     @property
     def headers(self) -> tuple[Header, ...]:
@@ -181,7 +177,7 @@ class HeaderChain:
         if not headers:
             return ChainChange()
         _check_links(headers)
-        if self._latest is None:
+        if self.latest is None:
             return self._replace((), tuple(headers[-self._window :]))
         try:
             branch = self._branch(headers[-1], {header.hash: header for header in headers})
@@ -232,23 +228,23 @@ class HeaderChain:
         self._by_hash.clear()
         self._side.clear()
         self._taken_back.clear()
-        self._latest = None
+        self.latest = None
         change = self._replace((), tuple(headers[-self._window :]))
         self._lower_safe(headers[0].number - 1)
         return ChainChange(applied=change.applied, restarted=True)
 
     def finalize(self, number: int) -> None:
         """This block, and so all before it, is final. A lower number than before is ignored."""
-        if self._latest is not None and number <= self._latest.number:
+        if self.latest is not None and number <= self.latest.number:
             self._finalized = number if self._finalized is None else max(self._finalized, number)
 
     def mark_safe(self, number: int) -> None:
         """This block is safe now. May go down, unlike finality."""
-        if self._latest is not None and number <= self._latest.number:
+        if self.latest is not None and number <= self.latest.number:
             self._safe = number
 
     def _branch(self, tip: Header, given: Mapping[str, Header]) -> Branch:
-        oldest, latest = self.oldest, self._latest
+        oldest, latest = self.oldest, self.latest
         if oldest is None or latest is None:
             raise OutsideWindow("the chain has no header yet")
         path: list[Header] = []
@@ -274,7 +270,7 @@ class HeaderChain:
         return Branch(ancestor, tuple(path))
 
     def _above(self, number: int) -> tuple[Header, ...]:
-        latest = self._latest
+        latest = self.latest
         if latest is None or number >= latest.number:
             return ()
         if self._finalized is not None and number < self._finalized:
@@ -294,9 +290,9 @@ class HeaderChain:
             self._by_number[header.number] = header
             self._by_hash[header.hash] = header
         if applied:
-            self._latest = applied[-1]
+            self.latest = applied[-1]
         elif reverted:
-            self._latest = self._by_number[reverted[-1].number - 1]
+            self.latest = self._by_number[reverted[-1].number - 1]
         if reverted:
             self._lower_safe(reverted[-1].number - 1)
         for header in reverted:
@@ -305,8 +301,8 @@ class HeaderChain:
         return ChainChange(applied=applied, reverted=reverted)
 
     def _trim(self) -> None:
-        assert self._latest is not None
-        lowest = self._latest.number - len(self._by_number) + 1
+        assert self.latest is not None
+        lowest = self.latest.number - len(self._by_number) + 1
         while len(self._by_number) > self._window:
             header = self._by_number.pop(lowest)
             if self._by_hash.get(header.hash) is header:

@@ -60,19 +60,23 @@ class HeadTracker:
         self._subscribers: dict[object, tuple[Subscriber, bool]] = {}
         self._waiters: dict[asyncio.Future[None], int] = {}
         self._running = False
-        self._idle = False
+        # Whether it has settled into the slow rhythm of an idle network; `touch` ends that.
+        self.asleep = False
+        # Set, in place of a `touch`, by those who ask so often that even a look at the clock counts.
+        self.wanted = False
         # Nobody has asked yet.
         self._asked_at = float("-inf")
         # Whether our own last question to each upstream was answered.
         self._answered: dict[Member, bool] = {}
         self._evm: EvmHeads | None = None
         self._colleague: Colleague | None = None
-        self._source: HeadSource
+        # Where the head is known first. To be read only.
+        self.source: HeadSource
         if spec.family == "evm":
-            self._source = self._evm = EvmHeads(spec, clock, self._metrics, self._changed, self._options)
+            self.source = self._evm = EvmHeads(spec, clock, self._metrics, self._changed, self._options)
             self._colleague = Colleague(self._evm, spec.name, clock)
         else:
-            self._source = SolanaHeads(spec, clock, self._metrics, self._announced, self._options)
+            self.source = SolanaHeads(spec, clock, self._metrics, self._announced, self._options)
         self._metrics.watch_age(spec.name, lambda: self.age_seconds or 0.0)
         self.update(spec, members)
 
@@ -81,27 +85,27 @@ class HeadTracker:
     @property
     def latest(self) -> Header | None:
         """The announced head; None before the first, and on Solana, which has no headers."""
-        return self._source.latest
+        return self.source.latest
 
     @property
     def number(self) -> int | None:
         """The announced block number, on Solana the slot at commitment `processed`."""
-        return self._source.number
+        return self.source.number
 
     @property
     def finalized_number(self) -> int | None:
         """The highest block or slot that can never be taken back. Never decreases."""
-        return self._source.finalized_number
+        return self.source.finalized_number
 
     @property
     def safe_number(self) -> int | None:
         """The highest block tagged safe, on Solana the slot at commitment `confirmed`."""
-        return self._source.safe_number
+        return self.source.safe_number
 
     @property
     def age_seconds(self) -> float | None:
         """How long the announced head has been the head; None before the first."""
-        return None if self.number is None else max(self._clock.monotonic() - self._source.adopted_at, 0.0)
+        return None if self.number is None else max(self._clock.monotonic() - self.source.adopted_at, 0.0)
 
     @property
     def chain(self) -> HeaderChain | None:
@@ -116,22 +120,20 @@ class HeadTracker:
     @property
     def idle(self) -> bool:
         """Whether nobody has asked for a while, nobody waits, and nobody needs every block."""
+        if self.wanted:
+            self.wanted = False
+            self._asked_at = self._clock.monotonic()
         needed = self._waiters or any(keep_awake for _, keep_awake in self._subscribers.values())
         return not needed and self._clock.monotonic() - self._asked_at > self._options.idle_after
-
-    @property
-    def asleep(self) -> bool:
-        """Whether it has settled into the slow rhythm of an idle network; `touch` ends that."""
-        return self._idle
 
     # --- what others do with it
 
     def touch(self) -> None:
         """Somebody is interested in this network. Wakes the tracker when it is idle; cheap otherwise."""
         self._asked_at = self._clock.monotonic()
-        if self._idle:
-            self._idle = False
-            self._source.thorough = True
+        if self.asleep:
+            self.asleep = False
+            self.source.thorough = True
             for wake in self._wakes.values():
                 wake.set()
 
@@ -231,7 +233,7 @@ class HeadTracker:
             if member not in members:
                 self._end(member)
         self._members = tuple(members)
-        self._source.use(spec, members)
+        self.source.use(spec, members)
         if self._running:
             for member in members:
                 if member not in self._tasks:
@@ -305,7 +307,7 @@ class HeadTracker:
 
     async def _look(self, member: Member) -> Exception | None:
         try:
-            await self._source.look(member)
+            await self.source.look(member)
             self._answered[member] = True
         except ChainError as error:
             self._answered[member] = False
@@ -320,7 +322,7 @@ class HeadTracker:
 
     async def _look_at_finality(self, member: Member) -> None:
         try:
-            await self._source.look_at_finality(member)
+            await self.source.look_at_finality(member)
         except ChainError as error:
             log.debug("head.finality_not_read", network=self.spec.name, upstream=member.name, reason=str(error))
         except Exception:
@@ -331,14 +333,14 @@ class HeadTracker:
         options = self._options
         if self.number is None:
             return max(_STARTUP_INTERVAL, options.fastest_interval)
-        self._idle = self.idle
-        self._source.thorough = not self._idle
+        self.asleep = self.idle
+        self.source.thorough = not self.asleep
         block_time = self.spec.block_time_ms / 1000
         usual = _within(block_time / 2, options.fastest_interval, options.slowest_interval)
-        if self._idle:
+        if self.asleep:
             return max(options.idle_interval, usual)
         quick = _within(block_time / _QUICK_SHARE, options.fastest_interval, usual)
-        due_in = block_time - (self._clock.monotonic() - self._source.adopted_at)
+        due_in = block_time - (self._clock.monotonic() - self.source.adopted_at)
         if due_in > 0:
             return _within(due_in, quick, usual)
         # One block time of impatience: a chain that has stopped is not worth more than the usual rhythm.
@@ -347,7 +349,7 @@ class HeadTracker:
     def _finality_interval(self) -> float:
         if self.number is None:
             return 0.0
-        if self._idle:
+        if self.asleep:
             return self._options.idle_finality_interval
         return max(self._options.finality_interval, self.spec.block_time_ms / 1000)
 

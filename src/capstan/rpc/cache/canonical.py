@@ -50,11 +50,10 @@ class Reading(msgspec.Struct):
 
 
 def read(rule: Rule, params: bytes) -> Reading | None:
-    """The canonical text of `params`, a JSON array, and what it says about blocks; None if it is not to be kept."""
-    if rule.plain is not None:
-        found = rule.plain.fullmatch(params)
-        if found is not None and len(params) <= MAX_PARAMS_BYTES:
-            return _read_plain(params, found)
+    """The canonical text of `params`, a JSON array, and what it says about blocks; None if it is not to be kept.
+
+    The text of a canonical text is the text itself.
+    """
     # An escape hides what a string says, and minus zero is not zero to everybody. Neither occurs in a normal call.
     if len(params) > MAX_PARAMS_BYTES or b"\\" in params or b"-" in params:
         return None
@@ -62,18 +61,6 @@ def read(rule: Rule, params: bytes) -> Reading | None:
         return _read(rule, params)
     except (Unusual, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-
-
-def _read_plain(params: bytes, found: re.Match[bytes]) -> Reading:
-    """The same for params that are their own canonical text."""
-    groups = found.groupdict()
-    block, block_hash = groups.get("block"), groups.get("hash")
-    return Reading(
-        text=b"=" + params,
-        block=None if block is None else int(block, 16) if block.startswith(b"0x") else block.decode(),
-        has_block=block is not None,
-        block_hash=None if block_hash is None else block_hash.decode(),
-    )
 
 
 def _read(rule: Rule, params: bytes) -> Reading:

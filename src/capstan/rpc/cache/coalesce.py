@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeAlias, TypeVar
 
+import msgspec
+
 from capstan.chain.errors import DeadlinePassed, UpstreamTimeoutError
 
 T = TypeVar("T")
@@ -28,17 +30,14 @@ _OUT_OF_TIME = (TimeoutError, DeadlinePassed, UpstreamTimeoutError)
 _TICK_SECONDS = 0.05
 
 
-class Flight(Generic[T]):
+class Flight(msgspec.Struct, Generic[T], eq=False):
     """One call under way, and those who wait for it, in the order they came."""
 
-    __slots__ = ("key", "owner", "task", "waiters")
-
-    def __init__(self, key: Hashable, owner: asyncio.Future[T] | None) -> None:
-        self.key = key
-        # Whose call it is. May have gone away since. None while the one who leads makes the call without a task.
-        self.owner = owner
-        self.task: asyncio.Task[None] | None = None
-        self.waiters: dict[asyncio.Future[T], Make[T]] = {}
+    key: Hashable
+    # Whose call it is. May have gone away since. None while the one who leads makes the call without a task.
+    owner: asyncio.Future[T] | None = None
+    task: asyncio.Task[None] | None = None
+    waiters: dict[asyncio.Future[T], Make[T]] = {}
 
 
 class Coalescer(Generic[T]):
@@ -60,13 +59,15 @@ class Coalescer(Generic[T]):
         """
         if key in self._flights or len(self._flights) >= self._max_flights:
             return None
-        flight: Flight[T] = Flight(key, None)
+        flight: Flight[T] = Flight(key)
         self._flights[key] = flight
         return flight
 
     def land(self, flight: Flight[T], result: T) -> None:
         """The call of the one who leads has this result: tell all who wait for it."""
-        self._remove(flight.key, flight)
+        flights, key = self._flights, flight.key
+        if flights.get(key) is flight:
+            del flights[key]
         for future in flight.waiters:
             if not future.done():
                 future.set_result(result)

@@ -16,11 +16,34 @@ from msgspec import Raw
 from capstan.chain.errors import DeadlinePassed
 from capstan.chain.models import Family
 from capstan.core.clock import Clock
+from capstan.core.jsonrpc import NULL
 from capstan.rpc.cache.coalesce import Coalescer, Flight
 from capstan.rpc.cache.memory import MemoryCache, MemoryLimits
-from capstan.rpc.cache.models import Binding, HeadChange, HeadView, Kind, Life, NetworkOptions, Policy, Question
-from capstan.rpc.cache.policy import after, ask, judge
+from capstan.rpc.cache.models import (
+    NEVER,
+    UNCACHEABLE,
+    Binding,
+    HeadChange,
+    HeadView,
+    Kind,
+    Life,
+    NetworkOptions,
+    Policy,
+    Question,
+    Shape,
+    When,
+)
+from capstan.rpc.cache.policy import (
+    BOUND_TO_HEAD,
+    BOUND_TO_MOMENT,
+    after,
+    ask_fully,
+    ask_plainly,
+    judge,
+    key_prefix,
+)
 from capstan.rpc.cache.questions import QuestionMemo
+from capstan.rpc.cache.rules import RULES, Rule
 from capstan.rpc.cache.tiers import SecondTier
 
 Source: TypeAlias = Literal["hit", "miss", "coalesced"]
@@ -34,6 +57,9 @@ _NEVER: Final = Kind.NEVER
 _AT_BLOCK: Final = Kind.AT_BLOCK
 _PERMANENT: Final = Kind.PERMANENT
 _BY_HASH: Final = Kind.BY_HASH
+_AT_HEAD: Final = Kind.AT_HEAD
+_AT_NAMED: Final = When.BLOCK
+_OPAQUE: Final = Shape.OPAQUE
 _FINAL: Final = Life.FINAL
 _BLOCK: Final = Life.BLOCK
 _HEAD: Final = Life.HEAD
@@ -48,7 +74,7 @@ _DEFAULTS: dict[Family, NetworkOptions] = {
 class Track:
     """What the cache knows of one network's chain."""
 
-    __slots__ = ("head_count", "number_of", "options", "revert_count")
+    __slots__ = ("at_head", "head_count", "number_of", "options", "revert_count")
 
     def __init__(self, options: NetworkOptions | None = None) -> None:
         # None until it is configured or the family is known.
@@ -57,6 +83,8 @@ class Track:
         self.revert_count = 0
         # Blocks in the chain, the oldest first.
         self.number_of: OrderedDict[str, int] = OrderedDict()
+        # The policy for answers that tell nothing of their block, at the head of that number.
+        self.at_head: Policy = NEVER
 
     @property
     def persists(self) -> bool:
@@ -70,6 +98,19 @@ class Track:
             self.number_of.popitem(last=False)
 
 
+class Topic(msgspec.Struct, frozen=True):
+    """One method of one network: what its questions have in common. Lives as long as the cache."""
+
+    network: str
+    family: Family
+    # None: its answers are never kept.
+    rule: Rule | None
+    # What keys begin with, and the keys of params that are their own canonical text.
+    prefix: bytes
+    plain_prefix: bytes
+    track: Track
+
+
 class Plan(msgspec.Struct, frozen=True, gc=False):
     """A call that was not found in memory, and the state of the chain when that was asked."""
 
@@ -81,6 +122,7 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
     # Counts of the network's heads and of its reverts when the call was looked up.
     head_count: int
     revert_count: int
+    question: Question
 
 
 class RpcCache:
@@ -96,8 +138,11 @@ class RpcCache:
     ) -> None:
         self._memory = MemoryCache(clock, limits)
         self._get = self._memory.get
+        self._question = self._memory.question
+        self._put = self._memory.put
         self._tier = tier
         self._coalescer: Coalescer[tuple[Raw, Source]] = Coalescer() if coalescer is None else coalescer
+        self._lead = self._coalescer.lead
         self._tracks: dict[str, Track] = {}
         self._memo = QuestionMemo()
 
@@ -112,16 +157,46 @@ class RpcCache:
 
     def lookup_now(self, network: str, family: Family, method: str, params: bytes, heads: HeadView) -> bytes | Plan:
         """The answer as JSON text if it is in memory, else the plan to hand to `fetch`."""
-        asked = (network, method, params)
-        question = self._memo.get(asked)
+        topic = self.topic(network, family, method)
+        return self.look_up(topic, self.ask(topic, params), heads)
+
+    def topic(self, network: str, family: Family, method: str) -> Topic:
+        """What `ask` and `look_up` need to know of a method. For those who ask often, to be kept."""
+        track = self._track(network)
+        if track.options is None:
+            track.options = _DEFAULTS[family]
+        prefix = key_prefix(network, method)
+        return Topic(network, family, RULES[family].get(method), prefix, prefix + b"=", track)
+
+    def ask(self, topic: Topic, params: bytes) -> Question:
+        """The call as a question. Does not depend on the chain, and need not be cheap twice for the same params."""
+        rule = topic.rule
+        if rule is None:
+            return UNCACHEABLE
+        key = topic.plain_prefix + params
+        question = self._question(key) or ask_plainly(rule, key, params) or self._memo.get(key)
         if question is None:
-            question = ask(network, family, method, params)
-            self._memo.put(asked, question)
-        if question.key:
-            result = self._get(question.key)
+            question = ask_fully(topic.family, rule, topic.prefix, params)
+            self._memo.put(key, question)
+        return question
+
+    def look_up(self, topic: Topic, question: Question, heads: HeadView) -> bytes | Plan:
+        """The answer to a question about the topic if it is in memory, else the plan to hand to `fetch`."""
+        key = question.key
+        if key:
+            result = self._get(key)
             if result is not None:
                 return result
-        return self._plan(network, family, question, heads)
+        track = topic.track
+        if question.when is _AT_NAMED and question.block == "latest" and question.shape is _OPAQUE:
+            # So are most calls, and the policy is the same for all of them.
+            latest = heads.latest_number
+            policy = track.at_head
+            if latest is None or policy.number != latest:
+                policy = track.at_head = judge(question, heads)
+        else:
+            policy = judge(question, heads, track.number_of)
+        return Plan(topic.network, key, policy, heads, track, track.head_count, track.revert_count, question)
 
     async def fetch(self, plan: Plan, call: Call, timeout: float, *, lead: Lead | None = None) -> tuple[Raw, Source]:
         """The answer, from the second tier or by `call`, and where it came from. Failures of `call` are raised.
@@ -145,9 +220,11 @@ class RpcCache:
         For calls that may be shared. One of `land`, `fetch` with the lead, or `abandon` must follow.
         """
         policy = plan.policy
+        if policy.kind is _AT_HEAD:
+            return self._lead((plan.key, plan.revert_count, plan.head_count))
         if (policy.final or policy.kind is _BY_HASH) and self._may_be_in_tier(plan):
             return None
-        return self._coalescer.lead(_flight_key(plan))
+        return self._lead(_flight_key(plan))
 
     def land(self, plan: Plan, lead: Lead, result: Raw) -> None:
         """A node gave this result: keep it if that is allowed, and give it to those who wait for it."""
@@ -209,11 +286,19 @@ class RpcCache:
             self._memory.put(network, key, kept, Binding(Life.FINAL, last_block))
         return kept
 
-    def keep_final(self, network: str, key: bytes, result: bytes, last_block: int | None, since: int) -> None:
+    def keep_final(
+        self,
+        network: str,
+        key: bytes,
+        result: bytes,
+        last_block: int | None,
+        since: int,
+        question: Question | None = None,
+    ) -> None:
         """Keep a final answer that depends on blocks up to `last_block`, unless there were reverts since `since`."""
         track = self._track(network)
         if track.revert_count == since:
-            self._memory.put(network, key, result, Binding(Life.FINAL, last_block))
+            self._memory.put(network, key, result, Binding(Life.FINAL, last_block), None, question)
             if self._tier is not None and track.persists:
                 self._tier.put(key, result)
 
@@ -229,13 +314,6 @@ class RpcCache:
             track = self._tracks[network] = Track()
         return track
 
-    def _plan(self, network: str, family: Family, question: Question, heads: HeadView) -> Plan:
-        track = self._track(network)
-        if track.options is None:
-            track.options = _DEFAULTS[family]
-        policy = judge(question, heads, track.number_of)
-        return Plan(network, question.key, policy, heads, track, track.head_count, track.revert_count)
-
     async def _load(self, plan: Plan, call: Call) -> tuple[Raw, Source]:
         policy = plan.policy
         if self._tier is not None and (policy.final or policy.kind is Kind.BY_HASH):
@@ -250,20 +328,30 @@ class RpcCache:
         return self._tier is not None and plan.track.persists and self._tier.may_have(plan.key)
 
     def _keep(self, plan: Plan, result: Raw) -> None:
-        track = plan.track
+        track, policy = plan.track, plan.policy
         if track.revert_count != plan.revert_count:
             return
-        binding = after(plan.policy, result, plan.heads)
+        if policy.kind is _AT_HEAD and policy.shape is _OPAQUE:
+            # The common case, in which the answer is not looked into.
+            if track.head_count == plan.head_count:
+                text, options = bytes(result), track.options or _DEFAULTS["evm"]
+                if text != NULL:
+                    self._put(plan.network, plan.key, text, BOUND_TO_HEAD, options.head_seconds, plan.question)
+                else:
+                    self._put(plan.network, plan.key, text, BOUND_TO_MOMENT, options.moment_seconds, plan.question)
+            return
+        binding = after(policy, result, plan.heads)
         if binding is None:
             return
-        if binding.life is _FINAL:
-            self.keep_final(plan.network, plan.key, bytes(result), binding.number, plan.revert_count)
-        elif binding.life is _BLOCK:
-            self._memory.put(plan.network, plan.key, bytes(result), binding)
+        life = binding.life
+        if life is _FINAL:
+            self.keep_final(plan.network, plan.key, bytes(result), binding.number, plan.revert_count, plan.question)
+        elif life is _BLOCK:
+            self._put(plan.network, plan.key, bytes(result), binding, None, plan.question)
         elif track.head_count == plan.head_count:
             options = track.options or _DEFAULTS["evm"]
-            seconds = options.head_seconds if binding.life is _HEAD else options.moment_seconds
-            self._memory.put(plan.network, plan.key, bytes(result), binding, seconds)
+            seconds = options.head_seconds if life is _HEAD else options.moment_seconds
+            self._put(plan.network, plan.key, bytes(result), binding, seconds, plan.question)
 
 
 def _flight_key(plan: Plan) -> tuple[bytes, int, int]:

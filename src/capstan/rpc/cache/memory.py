@@ -11,11 +11,11 @@ from typing import Final
 import msgspec
 
 from capstan.core.clock import Clock
-from capstan.rpc.cache.models import Binding, Life
+from capstan.rpc.cache.models import Binding, Life, Question
 
 MEBIBYTE: Final = 1024 * 1024
 # What an entry costs beside its key and its answer, when it is alone in its block: measured with tracemalloc.
-ENTRY_OVERHEAD: Final = 640
+ENTRY_OVERHEAD: Final = 760
 # Bound once, for every call compares with them: in Python 3.11 to look up a member of an enum costs as much as a call.
 _HEAD: Final = Life.HEAD
 _MOMENT: Final = Life.MOMENT
@@ -82,6 +82,8 @@ class _Entry(msgspec.Struct, gc=False, eq=False):
     until: float | None
     groups: _Groups
     binding: Binding
+    # What was asked, so that whoever asks it again in the same words need not be understood again.
+    question: Question | None
 
 
 class MemoryCache:
@@ -89,6 +91,7 @@ class MemoryCache:
 
     def __init__(self, clock: Clock, limits: MemoryLimits | None = None) -> None:
         self._limits = limits or MemoryLimits()
+        self._most_entry_bytes = min(self._limits.max_entry_bytes, self._limits.max_bytes)
         self._monotonic = clock.monotonic
         self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
         self._groups: dict[str, _Groups] = {}
@@ -107,21 +110,38 @@ class MemoryCache:
         self._entries.move_to_end(key)
         return entry.result
 
-    def put(self, network: str, key: bytes, result: bytes, binding: Binding, seconds: float | None = None) -> bool:
+    def question(self, key: bytes) -> Question | None:
+        """What the answer under this key was asked with, if there is one and that is known."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry.question
+
+    def put(
+        self,
+        network: str,
+        key: bytes,
+        result: bytes,
+        binding: Binding,
+        seconds: float | None = None,
+        question: Question | None = None,
+    ) -> bool:
         """Keep an answer, at most for `seconds`. False when it is too large to be kept."""
         size = len(key) + len(result) + ENTRY_OVERHEAD
-        if key in self._entries:
+        entries, limits = self._entries, self._limits
+        if key in entries:
             self._remove(key)
-        if size > min(self._limits.max_entry_bytes, self._limits.max_bytes):
+        if size > self._most_entry_bytes:
             return False
         groups = self._groups.get(network)
         if groups is None:
             groups = self._groups[network] = _Groups()
-        groups.add(key, binding)
+        if binding.life is _HEAD:
+            groups.head[key] = None
+        else:
+            groups.add(key, binding)
         until = None if seconds is None else self._monotonic() + seconds
-        self._entries[key] = _Entry(result, size, until, groups, binding)
+        entries[key] = _Entry(result, size, until, groups, binding, question)
         self._bytes += size
-        while self._bytes > self._limits.max_bytes or len(self._entries) > self._limits.max_entries:
+        while self._bytes > limits.max_bytes or len(entries) > limits.max_entries:
             self._evict()
         return True
 

@@ -5,6 +5,7 @@ Called by `gateway`. `ask` reads a call into a `Question`, which does not depend
 head, or to nothing. Nothing is stored here. When in doubt, all three say that an answer is not kept.
 """
 
+import re
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +14,7 @@ from msgspec import Raw
 from capstan.chain.models import Family
 from capstan.core.hexes import parse_quantity
 from capstan.core.jsonrpc import NULL
-from capstan.rpc.cache.canonical import Reading, Unusual, read, read_log_filter
+from capstan.rpc.cache.canonical import MAX_PARAMS_BYTES, Reading, Unusual, read, read_log_filter
 from capstan.rpc.cache.models import (
     NEVER,
     UNCACHEABLE,
@@ -49,8 +50,8 @@ _SLOT: Final = When.SLOT
 LOG_CHUNK_BLOCKS: Final = 1000
 
 _PERMANENT = Policy(Kind.PERMANENT, final=True)
-_BOUND_TO_MOMENT = Binding(Life.MOMENT)
-_BOUND_TO_HEAD = Binding(Life.HEAD)
+BOUND_TO_MOMENT = Binding(Life.MOMENT)
+BOUND_TO_HEAD = Binding(Life.HEAD)
 
 
 class _Block(msgspec.Struct, gc=False):
@@ -89,10 +90,44 @@ def ask(network: str, family: Family, method: str, params: bytes) -> Question:
     rule = RULES[family].get(method)
     if rule is None:
         return UNCACHEABLE
+    prefix = key_prefix(network, method)
+    question = ask_plainly(rule, prefix + b"=" + params, params)
+    return ask_fully(family, rule, prefix, params) if question is None else question
+
+
+def key_prefix(network: str, method: str) -> bytes:
+    """What the keys of a method's questions begin with; a canonical text follows."""
+    return b"%b\x00%b\x00" % (network.encode(), method.encode())
+
+
+def ask_plainly(rule: Rule, key: bytes, params: bytes) -> Question | None:
+    """The question under the key of these very params, if they are their own canonical text, as they mostly are."""
+    found = None if rule.plain is None else rule.plain.fullmatch(params)
+    if found is None or len(params) > MAX_PARAMS_BYTES:
+        return None
+    if rule.hash_group:
+        return Question(key, rule.when, rule.shape, hash=_plain_hash(rule, found))
+    text = found[rule.block_group] if rule.block_group else None
+    if text == b"latest":
+        return Question(key, rule.when, rule.shape, "latest")
+    if text is None:
+        return Question(key, rule.when, rule.shape, brief=rule.absent_is_brief)
+    if text == b"pending":
+        return UNCACHEABLE
+    return Question(key, rule.when, rule.shape, int(text, 16) if text.startswith(b"0x") else text.decode())
+
+
+def _plain_hash(rule: Rule, found: re.Match[bytes]) -> str | None:
+    # The hash of a transaction says nothing of blocks.
+    return found[rule.hash_group].decode() if rule.when is _BLOCK_HASH else None
+
+
+def ask_fully(family: Family, rule: Rule, prefix: bytes, params: bytes) -> Question:
+    """The question, whatever the params look like."""
     reading = read(rule, params)
     if reading is None:
         return UNCACHEABLE
-    key = b"\x00".join((network.encode(), method.encode(), reading.text))
+    key = prefix + reading.text
     return _solana_question(key, rule, reading) if family == "solana" else _evm_question(key, rule, reading)
 
 
@@ -142,6 +177,10 @@ def _solana_question(key: bytes, rule: Rule, reading: Reading) -> Question:
 def judge(question: Question, heads: HeadView, number_of: dict[str, int] | None = None) -> Policy:
     """The policy for a call made now. `number_of` has the numbers of blocks known to be in the chain, by hash."""
     when = question.when
+    if when is _BLOCK and question.block == "latest":
+        # First, since most calls are of this kind.
+        latest = heads.latest_number
+        return NEVER if latest is None else Policy(_AT_HEAD, question.shape, latest)
     if when is None:
         return NEVER
     if when is _NOTHING:
@@ -204,7 +243,7 @@ def after(policy: Policy, result: Raw | bytes, heads: HeadView) -> Binding | Non
     if kind is _FOR_EVER:
         return None if _is_null(result) else Binding(Life.FINAL)
     if kind is _UNTIL_HEAD or _is_null(result):
-        return _BOUND_TO_MOMENT
+        return BOUND_TO_MOMENT
     try:
         if kind is _AT_HEAD:
             return _bind_to_head(policy, result, heads)
@@ -218,12 +257,12 @@ def after(policy: Policy, result: Raw | bytes, heads: HeadView) -> Binding | Non
 
 def _bind_to_head(policy: Policy, result: Raw | bytes, heads: HeadView) -> Binding | None:
     if policy.number is None or policy.shape is _OPAQUE:
-        return _BOUND_TO_HEAD
+        return BOUND_TO_HEAD
     number, block_hash = _origin(policy.shape, result)
     # From a node that is behind, or on another branch: right for it, and not what we announced.
     if number is not None and (number < policy.number or _contradicts(number, block_hash, heads)):
         return None
-    return _BOUND_TO_HEAD
+    return BOUND_TO_HEAD
 
 
 def _bind_to_block(policy: Policy, result: Raw | bytes) -> Binding | None:
@@ -238,22 +277,22 @@ def _bind_to_block(policy: Policy, result: Raw | bytes) -> Binding | None:
         return Binding(Life.BLOCK, policy.number)
     # Asked by number and without a word about the hash, this may come from a node on another branch than ours. Our
     # chain would not tell us when that branch ends; so it is not kept beyond the head.
-    return _BOUND_TO_HEAD
+    return BOUND_TO_HEAD
 
 
 def _bind_to_answer(policy: Policy, result: Raw | bytes, heads: HeadView) -> Binding | None:
     if policy.final:
-        return Binding(Life.FINAL) if _dated_decoder.decode(result).block_time is not None else _BOUND_TO_MOMENT
+        return Binding(Life.FINAL) if _dated_decoder.decode(result).block_time is not None else BOUND_TO_MOMENT
     number, block_hash = _origin(policy.shape, result)
     if number is None or block_hash is None:
-        return _BOUND_TO_MOMENT
+        return BOUND_TO_MOMENT
     if policy.hash is not None and block_hash != policy.hash:
         return None
     if heads.latest_number is None or _contradicts(number, block_hash, heads):
         return None
     if _is_final(number, heads):
         return Binding(Life.FINAL, number)
-    return _BOUND_TO_HEAD if heads.hash_at(number) is None else Binding(Life.BLOCK, number)
+    return BOUND_TO_HEAD if heads.hash_at(number) is None else Binding(Life.BLOCK, number)
 
 
 def _origin(shape: Shape, result: Raw | bytes) -> tuple[int | None, str | None]:

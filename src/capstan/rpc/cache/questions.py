@@ -9,10 +9,10 @@ from capstan.core.memo import Memo
 from capstan.rpc.cache.models import Question
 
 # The network, the method and the params exactly as they came.
-Asked: TypeAlias = tuple[str, str, bytes]
+Asked: TypeAlias = bytes
 
-_MAX_PARAMS_BYTES = 4096
-# The tuple, the question and their place in the dict: 260 measured with tracemalloc, and a new dict grows in steps.
+_MAX_ASKED_BYTES = 4096
+# The question and its place in the dict: 260 measured with tracemalloc, and a new dict grows in steps.
 _OVERHEAD = 400
 
 
@@ -29,9 +29,9 @@ class QuestionMemo:
 
     def put(self, asked: Asked, question: Question) -> None:
         """Remember a question. Those with very long params are not remembered."""
-        if len(asked[2]) <= _MAX_PARAMS_BYTES:
+        if len(asked) <= _MAX_ASKED_BYTES:
             self._memo.put(asked, question)
 
 
 def _size(asked: Asked, question: Question) -> int:
-    return len(asked[2]) + len(question.key) + _OVERHEAD
+    return len(asked) + len(question.key) + _OVERHEAD

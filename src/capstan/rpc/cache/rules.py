@@ -35,6 +35,9 @@ class Rule(msgspec.Struct, frozen=True):
     absent_is_brief: bool = False
     # Params that are written canonically already; None where the arguments are not that simple.
     plain: re.Pattern[bytes] | None = None
+    # The groups of that pattern that hold the block and the hash, 0 where there is none.
+    block_group: int = 0
+    hash_group: int = 0
 
 
 # Arguments that have one simplest spelling, in it: lower case, no white space.
@@ -64,7 +67,18 @@ def _plain(required: str, optional: str) -> re.Pattern[bytes] | None:
 
 def _rule(when: When, arguments: str = "", shape: Shape = Shape.OPAQUE, **flags: bool) -> Rule:
     required, _, optional = arguments.partition("?")
-    return Rule(when, required, optional, shape, **flags, plain=_plain(required, optional))
+    plain = _plain(required, optional)
+    groups = {} if plain is None else plain.groupindex
+    return Rule(
+        when,
+        required,
+        optional,
+        shape,
+        **flags,
+        plain=plain,
+        block_group=groups.get("block", 0),
+        hash_group=groups.get("hash", 0),
+    )
 
 
 # https://ethereum.github.io/execution-apis, and the debug and trace methods of geth and of Erigon.

@@ -1,0 +1,117 @@
+"""Reads the body of a request and finds out what it costs, before anything is charged or done.
+
+Used by the RPC service, and through it by everybody who has the bytes of a request. A single read with nothing unusual
+about it takes the short way: it is read once, and what is known of its method is looked up once. Everything else is
+read with the care it needs. Both give the same.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from capstan.chain.registry import Network
+from capstan.core import jsonrpc
+from capstan.core.errors import InvalidRequest, PayloadTooLarge
+from capstan.core.jsonrpc import BadCall, Call, Item
+from capstan.rpc.blocks import is_archive_read, state_block
+from capstan.rpc.cache.gateway import Topic
+from capstan.rpc.cache.models import Question
+from capstan.rpc.models import Cost, Head
+from capstan.rpc.treatments import Treatment, Treatments
+
+_MEBIBYTE = 1024 * 1024
+
+
+class RpcLimits(msgspec.Struct, frozen=True):
+    """The sizes the gateway accepts and the work it does at once for one request."""
+
+    max_body_bytes: int = 5 * _MEBIBYTE
+    max_batch_items: int = jsonrpc.DEFAULT_MAX_ITEMS
+    max_depth: int = jsonrpc.DEFAULT_MAX_DEPTH
+    batch_concurrency: int = 16
+    # Once the answers of a batch are larger than this together, its remaining items are not asked any more.
+    max_batch_reply_bytes: int = 64 * _MEBIBYTE
+
+
+class Prepared(msgspec.Struct, frozen=True, gc=False):
+    """A request that was read: its calls and what they cost together."""
+
+    items: tuple[Item, ...]
+    is_batch: bool
+    units: int
+    # Whether the call reads state that only archive nodes have. Of a batch this is found out for each item.
+    archive: bool = False
+    # Of a single read with an id: how it is treated, and what it asks.
+    treatment: Treatment | None = None
+    question: Question | None = None
+
+
+class Preparer:
+    """Reads and prices requests."""
+
+    def __init__(
+        self,
+        limits: RpcLimits,
+        *,
+        cost: Cost,
+        head: Head,
+        archive_depth: Callable[[], int],
+        topic: Callable[[Network, str], Topic],
+        ask: Callable[[Topic, bytes], Question],
+    ) -> None:
+        """`topic` tells what a method means to the cache, and `ask` makes a call a question about it."""
+        self._max_body_bytes = limits.max_body_bytes
+        self._cost = cost
+        self._head = head
+        self._archive_depth = archive_depth
+        self._ask = ask
+        self._parser = jsonrpc.RequestParser(max_items=limits.max_batch_items, max_depth=limits.max_depth)
+        self._parse_plain = self._parser.parse_plain
+        self._treatment_of = Treatments(cost, topic).of
+
+    def prepare(self, network: Network, body: bytes) -> Prepared:
+        """Read the body and price it. Raises `PayloadTooLarge`, or `InvalidRequest` when it is no JSON-RPC."""
+        if len(body) > self._max_body_bytes:
+            raise PayloadTooLarge(f"The body is larger than {self._max_body_bytes} bytes.")
+        call = self._parse_plain(body)
+        treatment = None if call is None else self._treatment_of(network, call.method)
+        if call is None or treatment is None:
+            return self._prepare_carefully(network, body)
+        return self._prepare_read(network, call, treatment)
+
+    def _prepare_read(self, network: Network, call: Call, treatment: Treatment) -> Prepared:
+        question = self._ask(treatment.topic, call.params)
+        # Nearly all reads of state name the latest block, as the question tells; of others, the params must be read.
+        archive = treatment.reads_state and question.block != "latest" and self.is_archive(call, network)
+        units = treatment.archive_units if archive else treatment.units
+        return Prepared((call,), False, units, archive, treatment, question)
+
+    def _prepare_carefully(self, network: Network, body: bytes) -> Prepared:
+        try:
+            request = self._parser.parse(body)
+        except jsonrpc.Malformed as error:
+            raise InvalidRequest(error.message) from None
+        items = request.items
+        if len(items) > 1:
+            return Prepared(items, request.is_batch, sum(self.units(item, network) for item in items))
+        item = items[0]
+        if isinstance(item, BadCall):
+            return Prepared(items, request.is_batch, 0)
+        treatment = None if request.is_batch or item.id is None else self._treatment_of(network, item.method)
+        if treatment is not None:
+            return self._prepare_read(network, item, treatment)
+        archive = self.is_archive(item, network)
+        return Prepared(items, request.is_batch, self._cost(item.method, archive), archive)
+
+    def is_archive(self, call: Call, network: Network) -> bool:
+        """Whether a call reads state that only archive nodes have."""
+        # The head is asked for only where it matters.
+        return state_block(call.method, call.params) is not None and is_archive_read(
+            call.method, call.params, self._head(network), self._archive_depth()
+        )
+
+    def units(self, item: Item, network: Network) -> int:
+        """What an item costs: by its method, refused or not; nothing if it is no call at all."""
+        if isinstance(item, BadCall):
+            return 0
+        return self._cost(item.method, self.is_archive(item, network))
