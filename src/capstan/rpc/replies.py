@@ -6,7 +6,6 @@ import msgspec
 
 from capstan.chain.models import Attempt
 from capstan.core import jsonrpc
-from capstan.core.jsonrpc import Item
 from capstan.rpc.models import RpcReply
 
 _JSON_HEADERS = (("Content-Type", "application/json"),)
@@ -43,12 +42,6 @@ def explained(reply: RpcReply, source: str, attempts: Sequence[Attempt] | None) 
 def not_found(call_id: bytes, message: str) -> bytes:
     """The reply to a call of a method that is not there."""
     return jsonrpc.error_reply(call_id, jsonrpc.METHOD_NOT_FOUND, message)
-
-
-def too_large(item: Item) -> bytes | None:
-    """The reply to an item of a batch that is not asked any more."""
-    message = "The answers of this batch are too large together; send the call again on its own."
-    return None if item.id is None else jsonrpc.error_reply(item.id, jsonrpc.INTERNAL_ERROR, message)
 
 
 def with_request_id(message: str, request_id: str) -> str:

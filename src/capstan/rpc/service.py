@@ -9,7 +9,6 @@ How a call gets its answer is the forwarder's business. Every call that is passe
 recorded in the usage ledger with the units it cost.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -20,6 +19,7 @@ from capstan.chain.errors import DeadlinePassed, EveryUpstreamFailed, NodeError,
 from capstan.chain.models import Attempt
 from capstan.chain.registry import Network
 from capstan.core import jsonrpc
+from capstan.core.batches import answer_batch
 from capstan.core.clock import Clock
 from capstan.core.errors import Forbidden, InvalidRequest, UpstreamError, UpstreamTimeout
 from capstan.core.jsonrpc import BadCall, Call, Item
@@ -37,7 +37,7 @@ from capstan.rpc.forwarding import Answer, Asking, Forwarder
 from capstan.rpc.methods import Kind, Method, look_up
 from capstan.rpc.models import Caller, Charge, Cost, Head, Refund, RpcReply, Usage
 from capstan.rpc.preparing import Prepared, Preparer, RpcLimits
-from capstan.rpc.replies import NOTHING, Advice, explained, not_found, ok, too_large, with_request_id
+from capstan.rpc.replies import NOTHING, Advice, explained, not_found, ok, with_request_id
 
 log = structlog.get_logger(__name__)
 
@@ -215,25 +215,13 @@ class RpcService:
 
     async def _handle_batch(self, exchange: _Exchange, items: Sequence[Item]) -> RpcReply:
         """All items at once, within the bound, answered in the order asked."""
-        places = asyncio.Semaphore(self._limits.batch_concurrency)
-        replies: list[bytes | None] = [None] * len(items)
-        answered_bytes = 0
-
-        async def answer(position: int, item: Item) -> None:
-            nonlocal answered_bytes
-            async with places:
-                if answered_bytes > self._limits.max_batch_reply_bytes:
-                    replies[position] = too_large(item)
-                    return
-                reply = await self._answer_item(exchange, item)
-            replies[position] = reply
-            answered_bytes += len(reply or b"")
-
-        async with asyncio.TaskGroup() as tasks:
-            for position, item in enumerate(items):
-                tasks.create_task(answer(position, item))
-        present = [reply for reply in replies if reply is not None]
-        return ok(jsonrpc.batch_reply(present)) if present else NOTHING
+        reply = await answer_batch(
+            items,
+            lambda item: self._answer_item(exchange, item),
+            at_once=self._limits.batch_concurrency,
+            most_bytes=self._limits.max_batch_reply_bytes,
+        )
+        return NOTHING if reply is None else ok(reply)
 
     async def _answer_item(self, exchange: _Exchange, item: Item) -> bytes | None:
         """The reply to one item of a batch, in which every failure is an error of the item."""
