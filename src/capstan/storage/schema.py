@@ -14,7 +14,6 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     SmallInteger,
     String,
     Table,
@@ -22,15 +21,12 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-metadata = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
+from capstan.storage.bundler_schema import bundle_transactions as bundle_transactions
+from capstan.storage.bundler_schema import bundler_pools as bundler_pools
+from capstan.storage.bundler_schema import bundler_reputations as bundler_reputations
+from capstan.storage.bundler_schema import bundles as bundles
+from capstan.storage.bundler_schema import user_operations as user_operations
+from capstan.storage.metadata import metadata as metadata
 
 accounts = Table(
     "accounts",
