@@ -22,6 +22,11 @@ from capstan.access.plans import PlanBook
 from capstan.access.reach import NetworkReach
 from capstan.access.routes import access_routes
 from capstan.access.store import AccessStore
+from capstan.bundler.debug import DEBUG
+from capstan.bundler.methods import STANDARD
+from capstan.bundler.routes import bundler_routes
+from capstan.bundler.service import BundlerService
+from capstan.bundling import Bundlers
 from capstan.catalogue.networks import Networks
 from capstan.catalogue.units import UnitTable
 from capstan.chain.registry import Network
@@ -91,6 +96,7 @@ class Application:
         self._gas_prices: GasPriceService
         self._wallets: WalletService
         self._data: DataServices
+        self._bundlers: Bundlers
         self._readiness: ReadinessChecks
         self._gate: Gate
         self._fast_path: FastPath
@@ -212,7 +218,10 @@ class Application:
         self._live.on_change(self._apply)
         known = (self._live, database, self._gateway, self._clock, self._reach, self._plans)
         self._wallets = await open_wallets(*known, stack)
-        self._readiness = ReadinessChecks({"database": lambda: _ping(database)})
+        self._bundlers = await Bundlers.open(
+            *known[:4], self.metrics, stack, prices=self._gas_prices, reach=self._reach
+        )
+        self._readiness = ReadinessChecks({"database": lambda: _ping(database), "bundler": self._bundlers.readiness})
         self._build_gate(directory)
         self._feed.start()
         stack.push_async_callback(self._feed.close)
@@ -317,6 +326,7 @@ class Application:
             *gas_routes(self._gas_prices, self._network_of_chain),
             *self._data.routes(self._network_of_chain),
             *wallet_routes(self._wallets),
+            *bundler_routes(self._build_bundler(), self._bundlers.find),
             *usage_routes(self._usage_store),
         ]
 
@@ -334,6 +344,17 @@ class Application:
             units=lambda: self._units,
             archive_depth=lambda: self._live.current.units.archive_depth,
             usage=self._usage,
+        )
+
+    def _build_bundler(self) -> BundlerService:
+        server = self._live.current.server
+        return BundlerService(
+            {**STANDARD, **DEBUG},
+            cost=lambda name: self._units.cost(name),
+            usage=self._usage,
+            clock=self._clock,
+            max_body_bytes=server.body_limit_bytes,
+            max_batch_items=server.batch_limit,
         )
 
     def _apply(self, _old: Settings, settings: Settings) -> None:
@@ -364,7 +385,7 @@ class Application:
 
 def _is_known_name(name: str) -> bool:
     """Whether a name in the usage ledger is ours: a method of the tables, or `GET /v1/…` with a route of ours."""
-    return " /" in name or name == PUSH_METHOD or is_known_name(name)
+    return " /" in name or name == PUSH_METHOD or name in STANDARD or name in DEBUG or is_known_name(name)
 
 
 async def _ping(database: Database) -> None:

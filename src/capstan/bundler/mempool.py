@@ -56,6 +56,10 @@ class Mempool:
         """The operation with this hash."""
         return self._by_hash.get(operation_hash)
 
+    def at(self, place: tuple[bytes, int]) -> PoolOperation | None:
+        """The operation for this place."""
+        return self._by_place.get(place)
+
     def of_sender(self, sender: bytes) -> list[PoolOperation]:
         """The operations of one sender, by nonce."""
         return sorted(self._by_sender.get(sender, {}).values(), key=lambda each: each.operation.nonce)
@@ -126,18 +130,20 @@ class Mempool:
 
     def expire(self, *, now: int, block_number: int) -> list[PoolOperation]:
         """Take out what is past its time, and what has a throttled entity and waited too long (GREP-020)."""
-        live = self.reputation.rules.throttled_live_blocks
+        return self._evict(lambda each: self._is_over(each, now, block_number))
 
-        def is_over(each: PoolOperation) -> bool:
-            if each.valid_until is not None and each.valid_until < now:
-                return True
-            return block_number - each.block_number > live and any(
-                self.reputation.standing(entity.address) == "throttled" for entity in each.counted()
-            )
-
-        return self._evict(is_over)
+    def has_expired(self, *, now: int, block_number: int) -> bool:
+        """Whether there is anything for `expire` to take out."""
+        return any(self._is_over(each, now, block_number) for each in self)
 
     # --- the rules
+
+    def _is_over(self, each: PoolOperation, now: int, block_number: int) -> bool:
+        if each.valid_until is not None and each.valid_until < now:
+            return True
+        return block_number - each.block_number > self.reputation.rules.throttled_live_blocks and any(
+            self.reputation.standing(entity.address) == "throttled" for entity in each.counted()
+        )
 
     def _check_replacement(self, old: PoolOperation, new: PoolOperation) -> None:
         percent = 100 + self._limits.replacement_percent
@@ -161,15 +167,15 @@ class Mempool:
         if _any_other(self._by_entity, sender, old):
             raise Refusal(
                 RULE_VIOLATION,
-                f"the sender {to_checksum_address(sender)} is the factory or paymaster of another operation in the pool"
-                " (STO-040)",
+                f"the sender {to_checksum_address(sender)} is used as a different entity in another UserOperation"
+                " currently in mempool (STO-040)",
             )
         for entity in new.others():
             if _any_other(self._by_sender, entity.address, old):
                 raise Refusal(
                     RULE_VIOLATION,
-                    f"the {entity.role} {to_checksum_address(entity.address)} is the sender of another operation in the"
-                    " pool (STO-040)",
+                    f"the {entity.role} {to_checksum_address(entity.address)} is used as a sender entity in another"
+                    " UserOperation currently in mempool (STO-040)",
                     {entity.role: to_checksum_address(entity.address)},
                 )
         for contract in new.associated - {sender}:

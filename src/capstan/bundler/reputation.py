@@ -56,6 +56,8 @@ class ReputationBook:
         self._never_limited = frozenset(never_limited)
         self._always_banned = frozenset(always_banned)
         self._counts: dict[bytes, tuple[int, int]] = {}
+        # Addresses whose counts changed since `take_changes`.
+        self._changed: set[bytes] = set()
         # The whole hours since 1970 up to which the counts have faded.
         self._hour: int | None = None
 
@@ -83,7 +85,7 @@ class ReputationBook:
     def add_seen(self, address: bytes) -> None:
         """An operation that uses the address entered the pool."""
         seen, included = self._counts.get(address, (0, 0))
-        self._counts[address] = seen + 1, included
+        self._set(address, seen + 1, included)
 
     def take_back_seen(self, address: bytes) -> None:
         """It left the pool through no fault of this entity (GREP-050, EREP-015)."""
@@ -93,7 +95,7 @@ class ReputationBook:
     def add_included(self, address: bytes) -> None:
         """An operation that uses the address landed."""
         seen, included = self._counts.get(address, (0, 0))
-        self._counts[address] = seen, included + 1
+        self._set(address, seen, included + 1)
 
     def take_back_included(self, address: bytes) -> None:
         """A reorganisation took an operation back that had landed."""
@@ -102,14 +104,28 @@ class ReputationBook:
 
     def condemn(self, address: bytes) -> None:
         """The entity made a bundle fail after its second validation (GREP-040): banned."""
-        self._counts[address] = self.rules.ban_ops_seen_penalty, 0
+        self._set(address, self.rules.ban_ops_seen_penalty, 0)
 
-    def fade(self, now: float) -> None:
-        """Let the counts fade up to this moment, in seconds since 1970. Cheap when the hour has not changed."""
+    @property
+    def hour(self) -> int | None:
+        """The whole hours since 1970 up to which the counts have faded."""
+        return self._hour
+
+    def get(self, address: bytes) -> Reputation:
+        """The counts of one address."""
+        return Reputation(address, *self._counts.get(address, (0, 0)))
+
+    def take_changes(self) -> list[Reputation]:
+        """The addresses whose counts changed since the last call, as they are now. Fading is not told here."""
+        changed, self._changed = self._changed, set()
+        return [self.get(address) for address in sorted(changed)]
+
+    def fade(self, now: float) -> bool:
+        """Let the counts fade up to this moment, in seconds since 1970. Whether a new hour has begun since."""
         hour = int(now) // _HOUR_SECONDS
         if self._hour is None or hour <= self._hour:
             self._hour = hour if self._hour is None else self._hour
-            return
+            return False
         for _ in range(min(hour - self._hour, _MOST_HOURS)):
             if not self._counts:
                 break
@@ -118,6 +134,7 @@ class ReputationBook:
             }
             self._counts = {address: counts for address, counts in faded.items() if any(counts)}
         self._hour = hour
+        return True
 
     def restore(self, entries: Iterable[Reputation], *, hour: int | None = None) -> None:
         """Set the counts of these addresses; `hour` is the one up to which they have faded."""
@@ -131,6 +148,7 @@ class ReputationBook:
         self._counts.clear()
 
     def _set(self, address: bytes, seen: int, included: int) -> None:
+        self._changed.add(address)
         if seen or included:
             self._counts[address] = seen, included
         else:

@@ -69,11 +69,13 @@ def network_overrides(deployment: Deployment, evm_url: str, solana_urls: tuple[s
         "price_feeds": {feed.token: feed.address for feed in deployment.price_feeds if feed.token is not None},
         "extra_namespaces": ["debug"],
         "block_time_ms": 1000,
+        "debug_bundler": True,
     }
     names = ("litesvm", "litesvm-websocket")
     upstreams = [{"url": url, "name": name} for url, name in zip(solana_urls, names, strict=True)]
     solana = {"upstreams": upstreams, "genesis_hash": ""}
     return {
+        "bundler.signers": [account.private_key for account in deployment.bundler_executors],
         **{f"networks.ethereum/devnet.{key}": value for key, value in evm.items()},
         **{f"networks.solana/devnet.{key}": value for key, value in solana.items()},
     }

@@ -145,7 +145,12 @@ async def _upstreams(settings: Settings) -> list[Finding]:
 
 
 async def _signers(settings: Settings) -> list[Finding]:
-    return [Finding("signers", "ok", "none: the bundler and gas sponsorship are not built yet, so nothing is signed")]
+    if not settings.bundler.signers:
+        return [Finding("signers", "ok", "none: the bundler accepts no operations; set bundler.signers")]
+    # Loaded here: the other commands should not wait for the libraries that sign.
+    from capstan.cli.signers import signer_balances
+
+    return [Finding(name, state, message) for name, state, message in await signer_balances(settings)]
 
 
 def _clock(other: str, theirs: float) -> Finding:

@@ -17,7 +17,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from capstan.core.errors import Forbidden, Unauthorized, Unavailable
 
-Check = Callable[[], Awaitable[None]]
+# Raises when it does not hold; a text says more than `ok`.
+Check = Callable[[], Awaitable[str | None]]
 
 _CHECK_SECONDS = 2.0
 _OPEN: dict[str, Any] = {"open": True}
@@ -58,10 +59,10 @@ class ReadinessChecks:
         for name, check in self._checks.items():
             try:
                 async with asyncio.timeout(_CHECK_SECONDS):
-                    await check()
+                    told = await check()
             except Exception as error:
                 raise Unavailable(f"not ready: {name} ({type(error).__name__})", retry_after=1) from error
-            results[name] = "ok"
+            results[name] = told or "ok"
         return Readiness("ready", results)
 
 

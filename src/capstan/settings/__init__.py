@@ -13,6 +13,7 @@ The command line and the composition root use this package; other parts receive 
 """
 
 from capstan.settings.build import load_settings
+from capstan.settings.bundler import Bundler
 from capstan.settings.data import Index, Nfts, Prices, Tokens
 from capstan.settings.errors import Problem, ReloadFailed, SettingsError
 from capstan.settings.live import LiveSettings, ReloadReport
@@ -42,6 +43,7 @@ from capstan.settings.redaction import redacted
 __all__ = [
     "RELOADABLE",
     "Access",
+    "Bundler",
     "Cache",
     "Index",
     "Limits",

@@ -13,12 +13,14 @@ from typing import Protocol
 from urllib.parse import SplitResult, urlsplit
 
 from capstan.catalogue.agreement import agreeable, can_agree
+from capstan.core.hexes import is_address
 from capstan.core.money import parse_price
 from capstan.settings.errors import suggestion
 from capstan.settings.model import NetworkSettings, Settings, Upstream
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LEAST_TOKEN = 16
+_PRIVATE_KEY = re.compile(r"0x[0-9a-fA-F]{64}")
 _TOKEN = re.compile(r"[a-z0-9-]+/[a-z0-9-]+:(?:0x[0-9a-fA-F]{40}|native)")
 
 
@@ -143,6 +145,20 @@ def _data(settings: Settings, report: Report) -> None:
             report(("prices", "trusted_vaults"), 'must be "chain/network:0x…"', f"[{index}]")
 
 
+def _bundler(settings: Settings, report: Report) -> None:
+    bundler = settings.bundler
+    for index, signer in enumerate(bundler.signers):
+        if not signer.startswith("keystore:") and not _PRIVATE_KEY.fullmatch(signer):
+            reason = 'must be a private key (0x and 64 hex digits), or "keystore:" and the path of a file'
+            report(("bundler", "signers"), reason, f"[{index}]")
+    if bundler.beneficiary and not is_address(bundler.beneficiary):
+        report(("bundler", "beneficiary"), "must be an address, or empty")
+    for key in ("never_limited", "always_banned"):
+        for index, address in enumerate(getattr(bundler, key)):
+            if not is_address(address):
+                report(("bundler", key), "must be an address", f"[{index}]")
+
+
 def _networks(settings: Settings, report: Report) -> None:
     for network in settings.networks.values():
         for index, upstream in enumerate(network.upstreams):
@@ -233,5 +249,6 @@ _RULES: tuple[Callable[[Settings, Report], None], ...] = (
     _timing,
     _units,
     _data,
+    _bundler,
     _networks,
 )

@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from capstan.catalogue.networks import Network, Networks, builtin_networks
 from capstan.catalogue.units import Cost, UnitTable, load_units
+from capstan.settings.bundler import Bundler
 from capstan.settings.data import Index, Nfts, Prices, Tokens
 from capstan.settings.redaction import SECRET, SECRET_BEYOND_HOST, SECRET_PASSWORD, SECRET_VALUES
 from capstan.settings.section import (
@@ -228,6 +229,8 @@ class NetworkDefaults(Section, frozen=True):
     verify_log_blocks: Annotated[int, Meta(ge=1, le=100_000)]
     index: Literal["auto", "full", "on_demand", "off"]
     index_from_block: Count
+    bundler_unsafe: bool
+    debug_bundler: bool
 
 
 class Quorum(Section, frozen=True):
@@ -261,6 +264,8 @@ class NetworkSettings(Network, frozen=True, kw_only=True, forbid_unknown_fields=
         Meta(description="Which token and NFT transfers are indexed (EVM)."),
     ]
     index_from_block: Annotated[Count, Meta(description="The first block whose transfers are indexed.")]
+    bundler_unsafe: Annotated[bool, Meta(description="Whether operations are only simulated, not checked by ERC-7562.")]
+    debug_bundler: Annotated[bool, Meta(description="Whether the `debug_bundler_*` methods are there. For tests only.")]
     quorum: Annotated[
         dict[Text, Annotated[Quorum, Meta(extra={"plural": "rules such as { agree = 2, of = 3 }"})]],
         Meta(description="Methods whose answer several upstreams must agree on: method = { agree = 2, of = 3 }."),
@@ -299,6 +304,7 @@ class Settings(Section, frozen=True):
     tokens: Tokens
     nfts: Nfts
     prices: Prices
+    bundler: Bundler
     usage: Usage
     mail: Mail
     networks: dict[str, NetworkSettings]

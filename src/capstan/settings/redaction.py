@@ -22,6 +22,8 @@ SECRET_BEYOND_HOST = Meta(extra={"secret": "beyond_host"})
 """A URL of which only scheme and host are shown: providers put their key in the path."""
 SECRET_VALUES = Meta(extra={"secret": "values"})
 """A table whose keys are shown and whose values are not."""
+SECRET_ITEMS = Meta(extra={"secret": "items"})
+"""A list of which only the length is shown."""
 
 HIDDEN = "[hidden]"
 _HIDDEN_IN_URL = "hidden"
@@ -82,6 +84,10 @@ def _hide_values(value: dict[str, str]) -> dict[str, str]:
     return dict.fromkeys(value, HIDDEN)
 
 
+def _hide_items(value: tuple[str, ...]) -> list[str]:
+    return [HIDDEN for _ in value]
+
+
 def _hide_password(value: str) -> str:
     parts = _split(value)
     if parts is None or not parts.scheme:
@@ -118,4 +124,5 @@ _RULES: dict[str, Callable[[Any], Any]] = {
     "password": _hide_password,
     "beyond_host": _hide_beyond_host,
     "values": _hide_values,
+    "items": _hide_items,
 }

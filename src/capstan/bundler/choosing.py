@@ -1,0 +1,156 @@
+"""Which operations of the pool go into the next bundle, by what is in memory. Pure.
+
+Called by the worker. Best fee first, one operation of each sender, within the limits of gas and bytes; operations whose
+validation touches the same storage, or the storage of another's sender, are kept apart (ERC-7562).
+"""
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from capstan.bundler.entries import Entry
+from capstan.bundler.fees import NO_FEES, Fees, covers, offered
+from capstan.bundler.models import PoolOperation
+from capstan.bundler.order import best_first
+from capstan.bundler.reputation import ReputationBook
+from capstan.userops.codec import codec_for
+from capstan.userops.models import UserOperation
+from capstan.userops.versions import Version
+
+# What handleOps needs besides the operations, and for each of them beyond its limits.
+_BUNDLE_GAS = 60_000
+_OPERATION_GAS = 20_000
+
+
+class BundleLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How large a bundle may be."""
+
+    gas: int
+    # LIM-040.
+    bytes: int = 262_144
+    operations: int = 100
+
+
+class Situation(msgspec.Struct, frozen=True, kw_only=True):
+    """What the choice depends on besides the operations."""
+
+    base_fee: int
+    # The time of the latest block.
+    now: int
+    least_tip: int = 0
+    # What each operation must pay, where a transaction is replaced.
+    least: Fees = NO_FEES
+    # Operations that are not to share a bundle with any other.
+    alone: Collection[bytes] = frozenset()
+
+
+def operation_gas(version: Version, operation: UserOperation) -> int:
+    """The most gas that the operation can use in a bundle, its share of the transaction included."""
+    verification = operation.verification_gas_limit
+    if not codec_for(version).release.packed:
+        # 0.6 asks for as much again before the call, and uses it for the paymaster's validation too.
+        verification *= 2 if operation.paymaster is None else 3
+    return (
+        operation.pre_verification_gas
+        + verification
+        + operation.call_gas_limit
+        + operation.paymaster_verification_gas_limit
+        + operation.paymaster_post_op_gas_limit
+    )
+
+
+def bundle_gas(version: Version, operations: Iterable[UserOperation]) -> int:
+    """The gas limit of a transaction that carries these operations."""
+    # A 64th of what is left stays behind at every call (EIP-150).
+    needed = sum(operation_gas(version, each) + _OPERATION_GAS for each in operations)
+    return _BUNDLE_GAS + needed * 64 // 63
+
+
+def choose(
+    entries: Iterable[Entry], reputation: ReputationBook, limits: BundleLimits, situation: Situation
+) -> list[Entry]:
+    """The operations of the next bundle, in its order. All must be of one entry point."""
+    known = {entry.hash: entry for entry in entries}
+    bundle = _Bundle(reputation, limits)
+    ordered = best_first(
+        (entry.pooled() for entry in known.values()), base_fee=situation.base_fee, least_tip=situation.least_tip
+    )
+    for pooled in ordered:
+        if not _is_due(pooled, situation) or not covers(offered(pooled.operation), situation.least):
+            continue
+        entry = known[pooled.hash]
+        if entry.hash in situation.alone:
+            if not bundle.chosen:
+                return [entry]
+            continue
+        if bundle.is_full:
+            break
+        bundle.offer(entry, pooled)
+    return bundle.chosen
+
+
+def _is_due(pooled: PoolOperation, situation: Situation) -> bool:
+    after, until = pooled.valid_after, pooled.valid_until
+    return after <= situation.now and (until is None or until > situation.now)
+
+
+class _Bundle:
+    """A bundle that is being filled."""
+
+    def __init__(self, reputation: ReputationBook, limits: BundleLimits) -> None:
+        self.chosen: list[Entry] = []
+        self._reputation = reputation
+        self._limits = limits
+        self._gas = _BUNDLE_GAS
+        self._bytes = 0
+        self._senders: set[bytes] = set()
+        self._uses: dict[bytes, int] = {}
+        # The slots that validations touched, and of those the ones they wrote, by contract.
+        self._touched: dict[bytes, set[bytes]] = {}
+        self._written: dict[bytes, set[bytes]] = {}
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.chosen) >= self._limits.operations
+
+    def offer(self, entry: Entry, pooled: PoolOperation) -> None:
+        """Take the operation if it fits."""
+        gas = bundle_gas(entry.entry_point.version, [entry.operation]) - _BUNDLE_GAS + 1
+        size = len(codec_for(entry.entry_point.version).encode(entry.operation))
+        if self._gas + gas > self._limits.gas or self._bytes + size > self._limits.bytes:
+            return
+        if pooled.sender.address in self._senders or not self._may_join(pooled) or self._meets(entry):
+            return
+        self.chosen.append(entry)
+        self._gas += gas
+        self._bytes += size
+        self._senders.add(pooled.sender.address)
+        for entity in pooled.counted():
+            self._uses[entity.address] = self._uses.get(entity.address, 0) + 1
+        for contract, slots in entry.validated.storage.items():
+            self._touched.setdefault(contract, set()).update(slots)
+        for contract, slots in entry.validated.written.items():
+            self._written.setdefault(contract, set()).update(slots)
+
+    def _may_join(self, pooled: PoolOperation) -> bool:
+        """GREP-010, GREP-020: nothing of a banned entity, a few of a throttled one."""
+        for entity in pooled.counted():
+            standing = self._reputation.standing(entity.address)
+            if standing == "banned":
+                return False
+            count = self._uses.get(entity.address, 0)
+            if standing == "throttled" and count >= self._reputation.rules.throttled_bundle_count:
+                return False
+        return True
+
+    def _meets(self, entry: Entry) -> bool:
+        """Whether its validation touches what that of another in the bundle touches."""
+        sender = entry.operation.sender
+        if sender in self._touched:
+            return True
+        for contract, slots in entry.validated.storage.items():
+            if contract in self._senders or not slots.isdisjoint(self._written.get(contract, ())):
+                return True
+        return any(
+            not slots.isdisjoint(self._touched.get(contract, ())) for contract, slots in entry.validated.written.items()
+        )

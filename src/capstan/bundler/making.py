@@ -1,0 +1,228 @@
+"""Makes a bundle that will not fail: chooses, validates again, runs the whole, and drops what makes it fail.
+
+Called by the worker, which signs and sends what comes out. An operation that fails is dropped with the reason, and
+whoever answers for it pays with reputation (`blame`). Nothing is sent here, so a failing operation costs no gas.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import structlog
+
+from capstan.bundler.blame import settle_failed_bundle, settle_second_validation
+from capstan.bundler.chain import BundlerChain, Reverted
+from capstan.bundler.choosing import BundleLimits, Situation, bundle_gas, choose
+from capstan.bundler.entries import Entry, EntryPoint
+from capstan.bundler.models import Role
+from capstan.bundler.pool import OperationPool
+from capstan.bundler.refusals import REJECTED_BY_PAYMASTER, Refusal
+from capstan.bundler.validating import Validated, Validator
+from capstan.core.hexes import to_data
+from capstan.stream.lease import Lease, LeaseStore
+from capstan.userops.failures import AggregatorFailed, FailedOperation, decode_failure, revert_text
+
+log = structlog.get_logger(__name__)
+
+_VALIDATIONS_AT_ONCE = 8
+# How often a bundle is put together again after something in it failed. Then it is tried at the next block.
+_ROUNDS = 16
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """An operation that must leave the pool."""
+
+    entry: Entry
+    role: Role
+    reason: str
+    # Whether it fails by itself, or only in the company of others or in the bundle.
+    alone: bool
+
+
+class BundleMaker:
+    """Makes bundles of one network."""
+
+    def __init__(
+        self,
+        pool: OperationPool,
+        chain: BundlerChain,
+        validators: Mapping[bytes, Validator],
+        limits: BundleLimits,
+    ) -> None:
+        self._pool = pool
+        self._chain = chain
+        self._validators = validators
+        self._limits = limits
+
+    async def make(
+        self,
+        entry_point: EntryPoint,
+        situation: Situation,
+        *,
+        sender: bytes,
+        beneficiary: bytes,
+        leases: LeaseStore,
+        lease: Lease,
+        also: frozenset[bytes] = frozenset(),
+    ) -> list[Entry]:
+        """A bundle of operations that wait, or none. `also` are those that wait for the nonce that it is made for."""
+        for _ in range(_ROUNDS):
+            book = self._pool.mempool(entry_point.address).reputation
+            waiting = [
+                entry
+                for entry in self._pool
+                if entry.entry_point == entry_point and (entry.state == "pending" or entry.hash in also)
+            ]
+            bundle = choose(waiting, book, self._limits, situation)
+            failed = await self._check_again(entry_point, bundle)
+            if not failed and bundle:
+                failed = await self._run(entry_point, bundle, sender, beneficiary)
+            if not failed:
+                return bundle
+            await self.drop(entry_point, failed, leases, lease)
+        return []
+
+    async def drop(self, entry_point: EntryPoint, failed: Iterable[Failed], leases: LeaseStore, lease: Lease) -> None:
+        """Take operations out of the pool and settle the blame."""
+        async with self._pool.changing(leases, lease) as change:
+            book = self._pool.mempool(entry_point.address).reputation
+            for each in failed:
+                log.info(
+                    "bundler.dropped",
+                    network=self._pool.network,
+                    operation=to_data(each.entry.hash),
+                    role=each.role,
+                    reason=each.reason,
+                    alone=each.alone,
+                )
+                pooled = each.entry.pooled()
+                change.drop(each.entry.hash, each.reason)
+                if each.alone:
+                    settle_second_validation(book, pooled, each.role)
+                else:
+                    change.evict_banned(entry_point.address, settle_failed_bundle(book, pooled, each.role).address)
+
+    async def guilty_of(self, entry_point: EntryPoint, bundle: list[Entry], sender: bytes, block: int) -> list[Failed]:
+        """Who made a bundle fail on the chain, as far as that can be found out by running it there again."""
+        for number in (block - 1, block):
+            ref = (await self._chain.block(hex(number))).ref
+            try:
+                await self._chain.run_bundle(
+                    entry_point,
+                    [entry.operation for entry in bundle],
+                    sender=sender,
+                    beneficiary=sender,
+                    gas=bundle_gas(entry_point.version, (entry.operation for entry in bundle)),
+                    block=ref,
+                )
+            except Reverted as reverted:
+                if failed := _named(reverted, bundle):
+                    return [msgspec.structs.replace(failed, alone=False)]
+        if len(bundle) == 1:
+            return [Failed(bundle[0], "account", "made a bundle fail on the chain", alone=False)]
+        return []
+
+    # --- finding what fails
+
+    async def _check_again(self, entry_point: EntryPoint, bundle: list[Entry]) -> list[Failed]:
+        """The second validation. What was not traced the first time is seen when the whole bundle runs."""
+        places = asyncio.Semaphore(_VALIDATIONS_AT_ONCE)
+
+        async def check(entry: Entry) -> Failed | None:
+            async with places:
+                return await self._validate(entry_point, entry)
+
+        traced = [entry for entry in bundle if entry.validated.code_hashes]
+        return [failed for failed in await asyncio.gather(*map(check, traced)) if failed is not None]
+
+    async def _validate(self, entry_point: EntryPoint, entry: Entry) -> Failed | None:
+        earlier: Validated = entry.validated
+        try:
+            await self._validators[entry_point.address].validate(entry.operation, earlier=earlier)
+        except Refusal as refusal:
+            return Failed(entry, _role(refusal), refusal.message, alone=True)
+        return None
+
+    async def _run(
+        self, entry_point: EntryPoint, bundle: list[Entry], sender: bytes, beneficiary: bytes
+    ) -> list[Failed]:
+        """Run the whole bundle; what must leave it, or nothing when it passes."""
+        try:
+            await self._run_some(entry_point, bundle, sender, beneficiary)
+        except Reverted as reverted:
+            named = _named(reverted, bundle)
+            if named is None:
+                return await self._search(entry_point, bundle, sender, beneficiary, reverted)
+            # Does it fail by itself? Then its state has changed since it was accepted, and nobody did wrong.
+            alone = await self._fails_alone(entry_point, named.entry, sender, beneficiary)
+            return [named if alone is None else msgspec.structs.replace(alone, role=named.role, reason=named.reason)]
+        return []
+
+    async def _search(
+        self, entry_point: EntryPoint, bundle: list[Entry], sender: bytes, beneficiary: bytes, reverted: Reverted
+    ) -> list[Failed]:
+        """Find what fails where the entry point does not say: whoever fails alone, else the last of the bundle."""
+        for entry in bundle:
+            failed = await self._fails_alone(entry_point, entry, sender, beneficiary)
+            if failed is not None:
+                return [failed]
+        for end in range(2, len(bundle) + 1):
+            try:
+                await self._run_some(entry_point, bundle[:end], sender, beneficiary)
+            except Reverted:
+                return [Failed(bundle[end - 1], "account", _reason(reverted), alone=False)]
+        return []
+
+    async def _fails_alone(
+        self, entry_point: EntryPoint, entry: Entry, sender: bytes, beneficiary: bytes
+    ) -> Failed | None:
+        try:
+            await self._run_some(entry_point, [entry], sender, beneficiary)
+        except Reverted as reverted:
+            named = _named(reverted, [entry])
+            return Failed(entry, "account", _reason(reverted), alone=True) if named is None else _alone(named)
+        return None
+
+    async def _run_some(self, entry_point: EntryPoint, bundle: list[Entry], sender: bytes, beneficiary: bytes) -> None:
+        operations = [entry.operation for entry in bundle]
+        await self._chain.run_bundle(
+            entry_point,
+            operations,
+            sender=sender,
+            beneficiary=beneficiary,
+            gas=bundle_gas(entry_point.version, operations),
+        )
+
+
+def _named(reverted: Reverted, bundle: list[Entry]) -> Failed | None:
+    """The operation that the entry point names."""
+    failure = None if reverted.data is None else decode_failure(reverted.data)
+    if isinstance(failure, AggregatorFailed):
+        for entry in bundle:
+            found = entry.validated.aggregator
+            if found is not None and found.address == failure.aggregator:
+                return Failed(entry, "aggregator", "the aggregator refuses its signature", alone=False)
+    if not isinstance(failure, FailedOperation) or failure.index >= len(bundle):
+        return None
+    role: Role = "account" if failure.entity == "bundle" else failure.entity
+    reason = failure.reason
+    if failure.inner:
+        reason = f"{reason}: {revert_text(failure.inner)}"
+    return Failed(bundle[failure.index], role, reason, alone=False)
+
+
+def _alone(failed: Failed) -> Failed:
+    return msgspec.structs.replace(failed, alone=True)
+
+
+def _reason(reverted: Reverted) -> str:
+    return revert_text(reverted.data) if reverted.data else reverted.message
+
+
+def _role(refusal: Refusal) -> Role:
+    """Whose part of the validation failed, by the code and what the refusal names."""
+    if refusal.code == REJECTED_BY_PAYMASTER or "paymaster" in refusal.data:
+        return "paymaster"
+    if "factory" in refusal.data or refusal.message.startswith("AA1"):
+        return "factory"
+    return "account"
