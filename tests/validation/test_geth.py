@@ -1,15 +1,14 @@
 """The node's own tracer and our EVM say the same of every operation, on geth."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import msgspec
 import pytest
-import pytest_asyncio
 
 from capstan.bundler.refusals import RULE_VIOLATION
 from capstan.bundler.validating import Validated
 from capstan.bundler.validation.choosing import Backend
-from capstan.bundler.validation.workers import WorkerLimits, Workers
+from capstan.bundler.validation.workers import Workers
 from capstan.devnet.artifacts import load_package_contract
 from capstan.devnet.install import NodeProject
 from tests.support.geth import CHAIN_ID, RICH, running_geth
@@ -28,13 +27,6 @@ def deployer(node_project: NodeProject) -> Iterator[Deployer]:
         receipt = geth.send(RICH, None, data=code)
         assert receipt["status"] == "0x1"
         yield Deployer(geth, "0.7", RICH, receipt["contractAddress"], {**HELPERS, **random_helpers()})
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def workers() -> AsyncIterator[Workers]:
-    pool = Workers(WorkerLimits(processes=1, job_seconds=60))
-    yield pool
-    await pool.close()
 
 
 def _shown(found: tuple[int, str] | Validated) -> dict[str, object]:
