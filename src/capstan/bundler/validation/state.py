@@ -72,9 +72,11 @@ class BlockState:
         """An account, with those of the slots that are known."""
         balance, nonce, code_hash = self.accounts[address]
         known = self.storage.get(address, {})
-        return AccountState(
-            balance.to_bytes(32, "big"), nonce, code_hash, {key: known[key] for key in slots if key in known}
-        )
+        if self.is_blank(address):
+            values = {key: bytes(32) for key in slots}
+        else:
+            values = {key: known[key] for key in slots if key in known}
+        return AccountState(balance.to_bytes(32, "big"), nonce, code_hash, values)
 
 
 class ChainState:
