@@ -31,6 +31,7 @@ HELPERS: dict[str, bytes] = {
     "creator": assemble("PUSH0 PUSH0 PUSH0 CREATE POP"),
     "creator2": assemble("7 PUSH0 PUSH0 PUSH0 CREATE2 POP"),
     "clock": assemble("TIMESTAMP POP"),
+    "nested": assemble("PUSH0 PUSH0 PUSH0 PUSH0 PUSH0 ADDRESS GAS CALL STOP"),
 }
 NOWHERE = "0x00000000000000000000000000000000deadbeef"
 _CREATE, _CREATE2 = "PUSH0 PUSH0 PUSH0 CREATE POP", "1 PUSH0 PUSH0 PUSH0 CREATE2 POP"
@@ -80,6 +81,7 @@ def _opcodes() -> list[Case]:
         ),
         Case("OP-012 before a call", None, calling("{idle}") + " " + calling("{idle}", kind="DELEGATECALL")),
         Case("OP-013", "account uses unassigned opcode: 0x0c", calling("{unassigned}", gas="5000")),
+        Case("nesting", "the validation nests calls more than 256 deep", calling("{nested}")),
         Case("OP-020", "account internally reverts on oog", calling("{endless}", gas="10000")),
         Case("OP-020 at SSTORE", "paymaster internally reverts on oog", paymaster=calling("{writer}", gas="2299")),
         Case("OP-020 factory", "factory internally reverts on oog", factory=calling("{endless}", gas="10000")),

@@ -16,7 +16,7 @@ from capstan.bundler.validation.needs import Lessons, Needs
 from capstan.bundler.validation.probe import Facts, probe
 from capstan.bundler.validation.runs import Run
 from capstan.bundler.validation.state import BlockState, ChainState
-from capstan.bundler.validation.trace import Trace
+from capstan.bundler.validation.trace import TooDeep, Trace
 from capstan.bundler.validation.workers import JobTimeout, Workers
 from capstan.chain.calls.models import BlockRef
 from capstan.chain.errors import ChainError
@@ -113,6 +113,8 @@ class LocalTracer:
                 RULE_VIOLATION,
                 f"the validation takes longer than {self._workers.limits.job_seconds:g} seconds; it must do less",
             ) from None
+        if report.too_deep:
+            raise TooDeep
         needs.add(report.missing.accounts, report.missing.slots)
         return report.trace
 

@@ -15,7 +15,7 @@ from capstan.bundler.validation import opcodes
 from capstan.bundler.validation.authorizations import check_nonce
 from capstan.bundler.validation.runs import Run
 from capstan.bundler.validation.state import BlockState, ChainState
-from capstan.bundler.validation.trace import CallKind, Frame, Trace, visited
+from capstan.bundler.validation.trace import DEEPEST_CALL, CallKind, Frame, TooDeep, Trace, visited
 from capstan.chain.calls.models import BlockRef
 from capstan.chain.errors import EveryUpstreamFailed
 from capstan.core.hexes import parse_address, parse_data, to_data, to_quantity
@@ -114,9 +114,11 @@ class NativeTracer:
         options: dict[str, Any] = {"tracer": TRACER, "timeout": _TIMEOUT}
         if run.delegate is not None:
             options["stateOverrides"] = {to_data(run.operation.sender): {"code": to_data(run.delegation)}}
-        answer = await self._state.ask("debug_traceCall", [transaction], run.block, after=[options])
         try:
+            answer = await self._state.ask("debug_traceCall", [transaction], run.block, after=[options])
             return msgspec.convert(answer, NodeFrame)
+        except RecursionError:
+            raise TooDeep from None
         except msgspec.ValidationError as error:
             raise EveryUpstreamFailed(f"A node answered {TRACER} with something else.") from error
 
@@ -133,6 +135,8 @@ class NativeTracer:
 
 def convert(frame: NodeFrame, caller: bytes, outer: bytes = b"", depth: int = 0) -> Frame:
     """A call of the node's tracer in our form. `outer` is the address under which the caller runs."""
+    if depth > DEEPEST_CALL:
+        raise TooDeep
     if frame.type not in _KINDS:
         raise ValueError(f"a call of the kind {frame.type!r}")
     target = parse_address(frame.to) if frame.to else b""

@@ -18,7 +18,7 @@ from capstan.bundler.validation.rules import Subject, Violation, judge_delegatio
 from capstan.bundler.validation.runs import Run, make_run
 from capstan.bundler.validation.stakes import Stake, StakeReader
 from capstan.bundler.validation.storage_rules import StorageUse
-from capstan.bundler.validation.trace import Trace
+from capstan.bundler.validation.trace import DEEPEST_CALL, TooDeep, Trace
 from capstan.chain.calls.models import BlockChanged, BlockRef
 from capstan.core.clock import Clock
 from capstan.core.hexes import to_checksum_address, to_quantity
@@ -33,7 +33,7 @@ class Tracer(Protocol):
     """A backend: runs operations and tells what they did."""
 
     async def trace(self, run: Run) -> Trace:
-        """The trace of a run. Raises `Refusal`, `BlockChanged` and what the upstreams raise."""
+        """The trace of a run. Raises `Refusal`, `TooDeep`, `BlockChanged` and what the upstreams raise."""
         ...
 
     async def code_hashes(self, block: BlockRef, addresses: frozenset[bytes]) -> Mapping[bytes, bytes]:
@@ -79,7 +79,10 @@ class TracingValidator:
 
     async def _validate_at(self, block: BlockRef, operation: UserOperation, earlier: Validated | None) -> Validated:
         run = make_run(block, self._version, self._entry_point, operation)
-        stakes, trace = await self._stakes.beside(block, _entities(operation), self._tracer.trace(run))
+        try:
+            stakes, trace = await self._stakes.beside(block, _entities(operation), self._tracer.trace(run))
+        except TooDeep:
+            raise Refusal(RULE_VIOLATION, f"the validation nests calls more than {DEEPEST_CALL} deep") from None
         phases = take_apart(run, trace)
         check_aggregator(phases)
         if trace.root.failed:

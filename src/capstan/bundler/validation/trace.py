@@ -10,7 +10,14 @@ from typing import Literal, TypeAlias
 import msgspec
 
 CallKind: TypeAlias = Literal["CALL", "CALLCODE", "DELEGATECALL", "STATICCALL", "CREATE", "CREATE2", "SELFDESTRUCT"]
+# How deep calls may nest in a validation. The EVM allows 1024, which no honest account comes near; a trace is a tree,
+# and whoever reads it goes down with it.
+DEEPEST_CALL = 256
 CREATIONS: frozenset[str] = frozenset({"CREATE", "CREATE2"})
+
+
+class TooDeep(Exception):
+    """The calls nest deeper than `DEEPEST_CALL`."""
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):

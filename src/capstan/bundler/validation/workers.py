@@ -7,6 +7,7 @@ The event loop never waits for Python code that runs an EVM.
 
 import asyncio
 import contextlib
+import signal
 import sys
 from collections.abc import Callable
 
@@ -64,10 +65,15 @@ class _Process:
             raise ConnectionError("a worker's answer is too large")
         return await reader.readexactly(length)
 
-    async def kill(self) -> None:
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def kill(self) -> int:
+        """End it if it is still there; returns how it ended."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
-        await self._process.wait()
+        return await self._process.wait()
 
     async def stop(self) -> None:
         """Let it end by itself: its input ends."""
@@ -113,7 +119,7 @@ class Workers:
             self._free.release()
 
     async def _run(self, make: Callable[[set[bytes]], Job]) -> Report:
-        process = self._idle.pop() if self._idle else await _Process.start()
+        process = self._idle.pop() if self._idle else await self._start()
         kept = False
         try:
             job = make(process.codes)
@@ -121,10 +127,8 @@ class Workers:
                 answer = await asyncio.wait_for(
                     process.ask(self._encoder.encode(job)), self.limits.job_seconds + _START_SECONDS
                 )
-            except (TimeoutError, asyncio.IncompleteReadError, OSError) as error:
-                # The worker ends itself when its time is over; then its pipe closes.
-                log.warning("validation.worker_lost", reason=type(error).__name__)
-                raise JobTimeout from None
+            except (TimeoutError, asyncio.IncompleteReadError, OSError):
+                raise await self._lost(process) from None
             process.codes.update(job.codes)
             report = self._decoder.decode(answer)
             if report.fault:
@@ -139,6 +143,26 @@ class Workers:
             else:
                 self.killed += 1
                 await process.kill()
+
+    async def _start(self) -> _Process:
+        try:
+            return await _Process.start()
+        except OSError as error:
+            log.error("validation.no_worker", reason=type(error).__name__)
+            raise Unavailable("No process could be started to validate the operation in.") from None
+
+    async def _lost(self, process: _Process) -> Exception:
+        """Why a worker did not answer. It ends itself when its time is over; then its pipe closes."""
+        status = await process.kill()
+        log.warning("validation.worker_lost", status=status)
+        if status in (-signal.SIGALRM, -signal.SIGKILL):
+            return JobTimeout()
+        return InternalError("A process that validates operations ended by itself.")
+
+    @property
+    def idle(self) -> list[int]:
+        """The processes that wait for a job, by their ids."""
+        return [process.pid for process in self._idle]
 
     async def close(self) -> None:
         """End all processes. Jobs under way fail."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from capstan.bundler.validation import opcodes
-from capstan.bundler.validation.trace import CallKind, Frame
+from capstan.bundler.validation.trace import DEEPEST_CALL, CallKind, Frame, TooDeep
 
 # Enough for a selector and one argument.
 _INPUT_BYTES = 36
@@ -108,6 +108,8 @@ class Collector:
     def enter(self, message: Any) -> Record:
         """A call begins. For the first one there is no opcode before it."""
         depth = len(self._open)
+        if depth > DEEPEST_CALL:
+            raise TooDeep
         context = bytes(message.current_target)
         record = self._coming or Record("CALL", 0, bytes(message.caller), context, context)
         self._coming = None

@@ -58,6 +58,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     trace: Trace | None = None
     missing: Missing = Missing()
+    # Whether the calls nested too deeply; then there is no trace.
+    too_deep: bool = False
     # Why the job could not be run at all: a fault of ours.
     fault: str = ""
     # How many instructions were executed.

@@ -13,9 +13,10 @@ import msgspec
 from capstan.bundler.validation.evm.curve import provide_coincurve
 from capstan.bundler.validation.evm.machine import Machine
 from capstan.bundler.validation.evm.messages import LENGTH_BYTES, Job, Report
+from capstan.bundler.validation.trace import TooDeep
 
-# Calls may nest 1024 deep, and each takes several calls of Python's.
-_RECURSION_LIMIT = 20_000
+# Calls may nest as deep as `DEEPEST_CALL`, and each takes several calls of Python's.
+_RECURSION_LIMIT = 10_000
 
 
 class Worker:
@@ -48,8 +49,8 @@ def serve(source: BinaryIO, target: BinaryIO) -> None:
             report = worker.run(job)
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
             report = Report(fault=f"{type(error).__name__}: {error}")
-        except RecursionError:
-            report = Report(fault="the calls nest too deeply")
+        except TooDeep:
+            report = Report(too_deep=True)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
         body = encoder.encode(report)
