@@ -12,7 +12,8 @@ from litestar.handlers import HTTPRouteHandler
 from prometheus_client import CollectorRegistry
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from capstan.access.models import Caller
+from capstan.answers.parameters import FindNetwork
+from capstan.answers.transfers import transfer_route
 from capstan.background import Background
 from capstan.catalogue.networks import Network as Facts
 from capstan.catalogue.networks import Networks
@@ -33,8 +34,7 @@ from capstan.nfts.reading import NftReader
 from capstan.nfts.routes import nft_routes
 from capstan.nfts.service import NftService
 from capstan.nfts.store import NftStore
-from capstan.nfts.transfer_routes import nft_transfer_routes
-from capstan.nfts.transfers import NftTransferService
+from capstan.nfts.transfers import NFT_TRANSFERS
 from capstan.nfts.uris import Gateways
 from capstan.outbound.client import GuardedClient
 from capstan.prices.feeds import ChainlinkFeeds
@@ -54,10 +54,7 @@ from capstan.tokens.metadata import TokenBook
 from capstan.tokens.routes import token_routes
 from capstan.tokens.service import TokenOptions, TokenService
 from capstan.tokens.store import TokenStore
-from capstan.tokens.transfer_routes import token_transfer_routes
-from capstan.tokens.transfers import TokenTransferService
-
-FindNetwork = Callable[[Caller, str, str | None], Network]
+from capstan.tokens.transfers import TOKEN_TRANSFERS
 
 
 class DataServices:
@@ -165,8 +162,7 @@ class DataServices:
         routes = [*token_routes(self.tokens, find_network), *nft_routes(self.nfts, find_network)]
         if self.background is not None:
             index = self.background.index
-            routes += token_transfer_routes(TokenTransferService(index), find_network)
-            routes += nft_transfer_routes(NftTransferService(index), find_network)
+            routes += [transfer_route(index, view, find_network) for view in (TOKEN_TRANSFERS, NFT_TRANSFERS)]
         return routes
 
 

@@ -63,7 +63,7 @@ class DataIndex:
         contracts, coverage = await self._ask(
             network, lambda index: index.tokens_of(network.name, holder), lambda found: found[1], nothing
         )
-        return tokens.HeldTokens(contracts, tokens.Coverage(coverage.block, coverage.complete))
+        return tokens.HeldTokens(contracts, coverage)
 
     async def owned(self, network: Network, holder: bytes, *, page: int, limit: int) -> nfts.OwnedPage:
         """See `nfts.ports.NftIndex`."""
@@ -74,7 +74,7 @@ class DataIndex:
             HoldingPage((), 0, _NOT_COVERED),
         )
         owned = tuple(nfts.OwnedToken(item.contract, item.token_id, _NAMES[item.standard]) for item in found.holdings)
-        return nfts.OwnedPage(owned, found.total, _coverage(found.coverage))
+        return nfts.OwnedPage(owned, found.total, found.coverage)
 
     async def collection(self, network: Network, contract: bytes) -> nfts.CollectionSums:
         """See `nfts.ports.NftIndex`."""
@@ -83,9 +83,9 @@ class DataIndex:
             network, lambda index: index.collection(network.name, contract), lambda found: found[1], nothing
         )
         if found is None:
-            return nfts.CollectionSums(0, 0, (), _coverage(coverage))
+            return nfts.CollectionSums(0, 0, (), coverage)
         standards = tuple(_NAMES[standard] for standard in found.standards if standard in _NAMES)
-        return nfts.CollectionSums(found.owners, found.ids, standards, _coverage(coverage))
+        return nfts.CollectionSums(found.owners, found.ids, standards, coverage)
 
     async def owners_of(self, network: Network, contract: bytes, token_id: int) -> nfts.Owners:
         """See `nfts.ports.NftIndex`."""
@@ -95,7 +95,7 @@ class DataIndex:
             lambda found: found.coverage,
             HoldingPage((), 0, _NOT_COVERED),
         )
-        return nfts.Owners(tuple(item.owner for item in found.holdings), _coverage(found.coverage))
+        return nfts.Owners(tuple(item.owner for item in found.holdings), found.coverage)
 
     async def _ask(
         self,
@@ -119,7 +119,3 @@ class DataIndex:
             # The network is not indexed.
             return nothing
         return found
-
-
-def _coverage(coverage: Coverage) -> nfts.Coverage:
-    return nfts.Coverage(coverage.block, coverage.complete)

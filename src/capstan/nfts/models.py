@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from capstan.index.models import Coverage
+
 Standard = Literal["ERC721", "ERC1155"]
 Count = Annotated[int, Meta(ge=0)]
 
@@ -89,13 +91,6 @@ class Document(msgspec.Struct, frozen=True, omit_defaults=True):
     traits: tuple[Trait, ...] = ()
 
 
-class Coverage(msgspec.Struct, frozen=True):
-    """Up to which block the index knows the transfers, and whether it knows all from the beginning."""
-
-    block: int | None
-    complete: bool
-
-
 class OwnedToken(msgspec.Struct, frozen=True):
     """An id that an address holds."""
 
@@ -125,12 +120,4 @@ class Owners(msgspec.Struct, frozen=True):
     """Holders of one id, two at the most."""
 
     addresses: tuple[bytes, ...]
-    coverage: Coverage
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """An answer as bytes, with what its headers say."""
-
-    body: bytes
-    etag: str
     coverage: Coverage

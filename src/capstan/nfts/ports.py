@@ -33,12 +33,6 @@ class NftIndex(Protocol):
         ...
 
 
-class Blocks(Protocol):
-    """Knows the latest block."""
-
-    async def latest(self, network: Network) -> BlockRef: ...
-
-
 class Contracts(Protocol):
     """Reads contracts at one block."""
 

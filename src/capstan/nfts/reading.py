@@ -12,7 +12,8 @@ from capstan.chain.calls.models import BlockRef, ContractCall, call
 from capstan.chain.calls.reader import HEAVY
 from capstan.chain.registry import Network
 from capstan.core.errors import NotFound
-from capstan.nfts.models import Coverage, OwnedToken, Standard
+from capstan.index.models import Coverage
+from capstan.nfts.models import OwnedToken, Standard
 from capstan.nfts.ports import Contracts, NftIndex
 from capstan.nfts.standards import QUESTIONS, declared, questions, shown
 from capstan.nfts.uris import LONGEST_URI

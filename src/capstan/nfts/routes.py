@@ -1,43 +1,22 @@
 """The NFT paths: `GET /v1/nfts/{chain}/metadata/…`, `/collection/…` and `/owned/…`."""
 
-from collections.abc import Callable
 from typing import Annotated, Any
 
 from litestar import Response, get
 from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
-from litestar.openapi.spec import Example
-from litestar.params import HeaderParameter, Parameter, SkipValidation
+from litestar.params import Parameter, SkipValidation
 
-from capstan.access.models import Caller, Scope
-from capstan.answers import ANSWER_HEADERS, NOT_MODIFIED, encoded
-from capstan.chain.registry import Network
+from capstan.access.models import Caller
+from capstan.answers.encoded import ANSWER_HEADERS, encoded
+from capstan.answers.parameters import ADDRESS, DATA_OPTIONS, LIST_OPTIONS, Chain, FindNetwork, IfNoneMatch, NetworkName
 from capstan.nfts.models import NftCollection, NftMetadata, OwnedNfts
 from capstan.nfts.service import NftService
 
-# The network of a path that names only the chain, for a caller who may use it.
-FindNetwork = Callable[[Caller, str, str | None], Network]
-
-_OPTIONS: dict[str, Any] = {
-    "units": "rest.data_read",
-    "scopes": (Scope.DATA_READ,),
-    "errors": ("upstream_error", "upstream_timeout"),
-    "documented_statuses": NOT_MODIFIED,
-}
-_LIST_OPTIONS: dict[str, Any] = {**_OPTIONS, "units": "rest.list"}
-# For the description only: the service refuses what does not match in words of its own.
-_ADDRESS: dict[str, Any] = {"pattern": "^0x[0-9a-fA-F]{40}$"}
 _TOKEN_ID: dict[str, Any] = {"pattern": "^(0x[0-9a-fA-F]{1,64}|[0-9]{1,77}|1[01][0-9]{76})$"}
 
-Chain = Annotated[str, Parameter(description="The chain, such as `ethereum`.", examples=[Example(value="ethereum")])]
 Contract = Annotated[
-    str, Parameter(description="The NFT contract, 0x and 40 hexadecimal digits.", schema_extra=_ADDRESS)
-]
-NetworkName = Annotated[
-    str | None, Parameter(description="The network; without it the key decides: main or default test network.")
-]
-IfNoneMatch = Annotated[
-    str | None, HeaderParameter(name="If-None-Match", description="The tag of the answer that you have.")
+    str, Parameter(description="The NFT contract, 0x and 40 hexadecimal digits.", schema_extra=ADDRESS)
 ]
 
 
@@ -46,7 +25,7 @@ def nft_routes(service: NftService, find_network: FindNetwork) -> list[HTTPRoute
 
     @get(
         "/v1/nfts/{chain:str}/metadata/{contract:str}/{token_id:str}",
-        opt=_OPTIONS,
+        opt=DATA_OPTIONS,
         tags=["nfts"],
         summary="NFT metadata",
         response_headers=ANSWER_HEADERS,
@@ -67,7 +46,7 @@ def nft_routes(service: NftService, find_network: FindNetwork) -> list[HTTPRoute
 
     @get(
         "/v1/nfts/{chain:str}/collection/{contract:str}",
-        opt=_LIST_OPTIONS,
+        opt=LIST_OPTIONS,
         tags=["nfts"],
         summary="NFT collection",
         response_headers=ANSWER_HEADERS,
@@ -85,7 +64,7 @@ def nft_routes(service: NftService, find_network: FindNetwork) -> list[HTTPRoute
 
     @get(
         "/v1/nfts/{chain:str}/owned/{address:str}",
-        opt=_LIST_OPTIONS,
+        opt=LIST_OPTIONS,
         tags=["nfts"],
         summary="NFTs of an address",
         response_headers=ANSWER_HEADERS,
@@ -93,7 +72,7 @@ def nft_routes(service: NftService, find_network: FindNetwork) -> list[HTTPRoute
     async def nfts_owned(
         chain: Chain,
         address: Annotated[
-            str, Parameter(description="The owner, 0x and 40 hexadecimal digits.", schema_extra=_ADDRESS)
+            str, Parameter(description="The owner, 0x and 40 hexadecimal digits.", schema_extra=ADDRESS)
         ],
         caller: NamedDependency[SkipValidation[Caller]],
         page: Annotated[int, Parameter(ge=1, le=1_000_000, description="The page, from 1.")] = 1,

@@ -4,22 +4,15 @@ Called by the NFT routes. What contracts say is kept until there is a newer bloc
 document that cannot be had leaves its fields null and is never an error.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
-
-import msgspec
-
-from capstan.chain.calls.models import BlockChanged, BlockRef
+from capstan.answers.encoded import Answer, answer_of
+from capstan.answers.reading import Blocks, evm_address, reaches, read_at
 from capstan.chain.registry import Network
-from capstan.core.errors import InvalidRequest, NotFound, Unavailable
-from capstan.core.etags import etag_of
-from capstan.core.hexes import parse_address, to_checksum_address
+from capstan.core.errors import InvalidRequest
+from capstan.core.hexes import to_checksum_address
 from capstan.core.money import plain
 from capstan.core.weighted import WeightedMemory
 from capstan.nfts.library import Library, Wanted
 from capstan.nfts.models import (
-    Answer,
-    Coverage,
     Document,
     NftCollection,
     NftMetadata,
@@ -28,13 +21,11 @@ from capstan.nfts.models import (
     OwnedPage,
     OwnedToken,
 )
-from capstan.nfts.ports import Blocks, Floors, NftIndex
+from capstan.nfts.ports import Floors, NftIndex
 from capstan.nfts.reading import CollectionReading, NftReader, OwnedReading, TokenReading
 from capstan.nfts.uris import Gateways
 
-T = TypeVar("T")
-
-_ATTEMPTS = 3
+_THINGS = "ERC721 or ERC1155 tokens"
 # For each of the three kinds of readings.
 _MEMORY_BYTES = 16 * 1024 * 1024
 # How long a list of owned NFTs waits for documents that were never fetched. They are there the next time.
@@ -67,7 +58,7 @@ class NftService:
 
     async def metadata(self, network: Network, contract: str, token_id: str) -> Answer:
         """What is known of one NFT, encoded. Raises `InvalidRequest`, `NotFound`, and the failures of the pool."""
-        address, number = _address(network, contract, "contract"), _token_id(token_id)
+        address, number = evm_address(network, contract, "contract", _THINGS), _token_id(token_id)
         reading = await self._token(network, address, number)
         document = await self._document(network, address, number, reading)
         shown = NftMetadata(
@@ -81,11 +72,11 @@ class NftService:
             owner=None if reading.owner is None else to_checksum_address(reading.owner),
             traits=list(document.traits),
         )
-        return _answer(shown, reading.coverage)
+        return answer_of(shown, reading.coverage)
 
     async def collection(self, network: Network, contract: str) -> Answer:
         """What is known of a collection, encoded. Raises as `metadata` does."""
-        address = _address(network, contract, "contract")
+        address = evm_address(network, contract, "contract", _THINGS)
         reading = await self._collection(network, address)
         document = await self._document(network, address, None, reading)
         floor = await self._floors.floor(network, reading.block, address)
@@ -103,15 +94,15 @@ class NftService:
             image_url=document.image,
             description=document.description,
         )
-        return _answer(shown, reading.coverage)
+        return answer_of(shown, reading.coverage)
 
     async def owned(self, network: Network, address: str, page: int, limit: int) -> Answer:
         """A page of what an address owns, encoded. Raises as `metadata` does."""
-        holder = _address(network, address, "address")
+        holder = evm_address(network, address, "address", _THINGS)
         found = await self._index.owned(network, holder, page=page, limit=limit)
         nfts = await self._shown(network, found) if found.tokens else []
         shown = OwnedNfts(address=address, chain=network.spec.chain, nfts=nfts, page=page, total=found.total)
-        return _answer(shown, found.coverage)
+        return answer_of(shown, found.coverage)
 
     async def _document(
         self, network: Network, contract: bytes, token_id: int | None, reading: TokenReading | CollectionReading
@@ -151,9 +142,11 @@ class NftService:
         block = await self._blocks.latest(network)
         key = (network.name, contract, token_id)
         kept = self._tokens.get(key)
-        if kept is not None and kept.block.hash == block.hash and _reaches(kept.coverage, block):
+        if kept is not None and kept.block.hash == block.hash and reaches(kept.coverage, block):
             return kept
-        reading = await self._again(network, block, lambda at: self._reader.token(network, at, contract, token_id))
+        reading = await read_at(
+            self._blocks, network, block, lambda at: self._reader.token(network, at, contract, token_id)
+        )
         self._tokens.put(key, reading, _weight(reading.uri))
         return reading
 
@@ -161,9 +154,9 @@ class NftService:
         block = await self._blocks.latest(network)
         key = (network.name, contract)
         kept = self._collections.get(key)
-        if kept is not None and kept.block.hash == block.hash and _reaches(kept.coverage, block):
+        if kept is not None and kept.block.hash == block.hash and reaches(kept.coverage, block):
             return kept
-        reading = await self._again(network, block, lambda at: self._reader.collection(network, at, contract))
+        reading = await read_at(self._blocks, network, block, lambda at: self._reader.collection(network, at, contract))
         self._collections.put(key, reading, _weight(reading.uri))
         return reading
 
@@ -173,42 +166,14 @@ class NftService:
         kept = self._owned.get(key)
         if kept is not None and kept.block.hash == block.hash:
             return kept
-        reading = await self._again(network, block, lambda at: self._reader.owned(network, at, tokens))
+        reading = await read_at(self._blocks, network, block, lambda at: self._reader.owned(network, at, tokens))
         self._owned.put(key, reading, sum(_weight(uri) for uri, _ in reading.said))
         return reading
-
-    async def _again(self, network: Network, block: BlockRef, read: Callable[[BlockRef], Awaitable[T]]) -> T:
-        """Read at the block, and at a newer one when that block has left the chain meanwhile."""
-        for _ in range(_ATTEMPTS):
-            try:
-                return await read(block)
-            except BlockChanged:
-                block = await self._blocks.latest(network)
-        raise Unavailable(f"{network.name} is being reorganised; try again shortly")
-
-
-def _reaches(coverage: Coverage, block: BlockRef) -> bool:
-    """Whether the index could not know more of this block."""
-    return coverage.complete and (coverage.block or 0) >= block.number
 
 
 def _weight(uri: str | None) -> int:
     """About the bytes that a reading takes in memory. A URI can hold a whole picture."""
     return 1000 + len(uri or "")
-
-
-def _answer(shown: msgspec.Struct, coverage: Coverage) -> Answer:
-    body = msgspec.json.encode(shown)
-    return Answer(body, etag_of(body), coverage)
-
-
-def _address(network: Network, text: str, name: str) -> bytes:
-    if network.spec.family != "evm":
-        raise NotFound(f"network {network.name} has no ERC721 or ERC1155 tokens: only EVM chains do")
-    try:
-        return parse_address(text)
-    except ValueError as error:
-        raise InvalidRequest(f"{name}: {error}") from None
 
 
 def _token_id(text: str) -> int:

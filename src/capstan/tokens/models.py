@@ -8,6 +8,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from capstan.index.models import Coverage
+
 Decimals = Annotated[int, Meta(ge=0, le=78)]
 Whole = Annotated[str, Meta(pattern="^[0-9]+$")]
 
@@ -62,23 +64,8 @@ class TokenFacts(msgspec.Struct, frozen=True):
     decimals: int | None
 
 
-class Coverage(msgspec.Struct, frozen=True):
-    """Up to which block the index knows the tokens of an address, and whether it knows all from the beginning."""
-
-    block: int | None
-    complete: bool
-
-
 class HeldTokens(msgspec.Struct, frozen=True):
     """The token contracts that may hold something for an address."""
 
     contracts: tuple[bytes, ...]
-    coverage: Coverage
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """An answer as bytes, with what its headers say."""
-
-    body: bytes
-    etag: str
     coverage: Coverage

@@ -20,12 +20,6 @@ class TokenIndex(Protocol):
         ...
 
 
-class Blocks(Protocol):
-    """Knows the latest block."""
-
-    async def latest(self, network: Network) -> BlockRef: ...
-
-
 class Contracts(Protocol):
     """Reads contracts at one block."""
 

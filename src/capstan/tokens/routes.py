@@ -1,39 +1,17 @@
 """The token paths: `GET /v1/tokens/{chain}/balances/{address}` and `GET /v1/tokens/{chain}/metadata/{contract}`."""
 
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 from litestar import Response, get
 from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
-from litestar.openapi.spec import Example
-from litestar.params import HeaderParameter, Parameter, SkipValidation
+from litestar.params import Parameter, SkipValidation
 
-from capstan.access.models import Caller, Scope
-from capstan.answers import ANSWER_HEADERS, NOT_MODIFIED, encoded
-from capstan.chain.registry import Network
+from capstan.access.models import Caller
+from capstan.answers.encoded import ANSWER_HEADERS, encoded
+from capstan.answers.parameters import ADDRESS, DATA_OPTIONS, Chain, FindNetwork, IfNoneMatch, NetworkName
 from capstan.tokens.models import TokenBalances, TokenMetadata
 from capstan.tokens.service import TokenService
-
-# The network of a path that names only the chain, for a caller who may use it.
-FindNetwork = Callable[[Caller, str, str | None], Network]
-
-_OPTIONS: dict[str, Any] = {
-    "units": "rest.data_read",
-    "scopes": (Scope.DATA_READ,),
-    "errors": ("upstream_error", "upstream_timeout"),
-    "documented_statuses": NOT_MODIFIED,
-}
-# For the description only: the service refuses what does not match in words of its own.
-_ADDRESS: dict[str, Any] = {"pattern": "^0x[0-9a-fA-F]{40}$"}
-
-Chain = Annotated[str, Parameter(description="The chain, such as `ethereum`.", examples=[Example(value="ethereum")])]
-NetworkName = Annotated[
-    str | None, Parameter(description="The network; without it the key decides: main or default test network.")
-]
-IfNoneMatch = Annotated[
-    str | None, HeaderParameter(name="If-None-Match", description="The tag of the answer that you have.")
-]
 
 
 def token_routes(service: TokenService, find_network: FindNetwork) -> list[HTTPRouteHandler]:
@@ -41,7 +19,7 @@ def token_routes(service: TokenService, find_network: FindNetwork) -> list[HTTPR
 
     @get(
         "/v1/tokens/{chain:str}/balances/{address:str}",
-        opt=_OPTIONS,
+        opt=DATA_OPTIONS,
         tags=["tokens"],
         summary="Token balances",
         response_headers=ANSWER_HEADERS,
@@ -49,7 +27,7 @@ def token_routes(service: TokenService, find_network: FindNetwork) -> list[HTTPR
     async def token_balances(
         chain: Chain,
         address: Annotated[
-            str, Parameter(description="The holder, 0x and 40 hexadecimal digits.", schema_extra=_ADDRESS)
+            str, Parameter(description="The holder, 0x and 40 hexadecimal digits.", schema_extra=ADDRESS)
         ],
         caller: NamedDependency[SkipValidation[Caller]],
         page: Annotated[int, Parameter(ge=1, le=1_000_000, description="The page, from 1.")] = 1,
@@ -66,7 +44,7 @@ def token_routes(service: TokenService, find_network: FindNetwork) -> list[HTTPR
 
     @get(
         "/v1/tokens/{chain:str}/metadata/{contract:str}",
-        opt=_OPTIONS,
+        opt=DATA_OPTIONS,
         tags=["tokens"],
         summary="Token metadata",
         response_headers=ANSWER_HEADERS,
@@ -74,7 +52,7 @@ def token_routes(service: TokenService, find_network: FindNetwork) -> list[HTTPR
     async def token_metadata(
         chain: Chain,
         contract: Annotated[
-            str, Parameter(description="The token contract, 0x and 40 hexadecimal digits.", schema_extra=_ADDRESS)
+            str, Parameter(description="The token contract, 0x and 40 hexadecimal digits.", schema_extra=ADDRESS)
         ],
         caller: NamedDependency[SkipValidation[Caller]],
         network: NetworkName = None,

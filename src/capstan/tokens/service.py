@@ -6,33 +6,31 @@ a list come from the same reading as its first page for a little while, so that 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable
 
 import msgspec
 
+from capstan.answers.encoded import Answer, answer_of
+from capstan.answers.reading import Blocks, evm_address, reaches, read_at
 from capstan.catalogue.networks import Network as Facts
 from capstan.chain.calls import decoding
-from capstan.chain.calls.models import BlockChanged, BlockRef, call
+from capstan.chain.calls.models import BlockRef, call
 from capstan.chain.registry import Network
 from capstan.core.clock import Clock
 from capstan.core.decimals import format_units
-from capstan.core.errors import InvalidRequest, NotFound, Unavailable
-from capstan.core.etags import etag_of
-from capstan.core.hexes import parse_address
+from capstan.core.errors import NotFound
 from capstan.core.money import amount, plain, product
 from capstan.core.weighted import WeightedMemory
+from capstan.index.models import Coverage
 from capstan.tokens.balances import BalanceReader
 from capstan.tokens.logos import Logos
 from capstan.tokens.metadata import CALLS_PER_TOKEN, TokenBook, facts_from, questions
-from capstan.tokens.models import Answer, Coverage, HeldTokens, TokenBalance, TokenBalances, TokenMetadata
-from capstan.tokens.ports import Blocks, Contracts, Prices, TokenIndex
-
-T = TypeVar("T")
+from capstan.tokens.models import HeldTokens, TokenBalance, TokenBalances, TokenMetadata
+from capstan.tokens.ports import Contracts, Prices, TokenIndex
 
 # ERC-165: the interface id of ERC-721, whose contracts have a supply and balances too and are still no ERC-20 tokens.
 _ERC721 = bytes.fromhex("80ac58cd")
-_ATTEMPTS = 3
+_THINGS = "ERC-20 tokens"
 # How long later pages of a list come from the reading of its first page.
 _STABLE_SECONDS = 30.0
 _PAGES_KEPT = 8
@@ -97,22 +95,20 @@ class TokenService:
 
     async def balances(self, network: Network, address: str, page: int, limit: int) -> Answer:
         """A page of the tokens of an address, encoded. Raises `InvalidRequest`, and the failures of the pool."""
-        holder = _address(network, address, "address")
+        holder = evm_address(network, address, "address", _THINGS)
         snapshot = await self._snapshot(network, holder, first=page == 1)
         key = (address, page, limit)
         answer = snapshot.pages.get(key)
         if answer is None:
             begin = (page - 1) * limit
-            body = msgspec.json.encode(
-                TokenBalances(
-                    address=address,
-                    chain=network.spec.chain,
-                    tokens=list(snapshot.tokens[begin : begin + limit]),
-                    page=page,
-                    total=len(snapshot.tokens),
-                )
+            shown = TokenBalances(
+                address=address,
+                chain=network.spec.chain,
+                tokens=list(snapshot.tokens[begin : begin + limit]),
+                page=page,
+                total=len(snapshot.tokens),
             )
-            answer = Answer(body, etag_of(body), snapshot.held.coverage)
+            answer = answer_of(shown, snapshot.held.coverage)
             if len(snapshot.pages) >= _PAGES_KEPT:
                 snapshot.pages.clear()
             snapshot.pages[key] = answer
@@ -120,16 +116,15 @@ class TokenService:
 
     async def metadata(self, network: Network, contract: str) -> Answer:
         """What is known of a token, encoded. Raises `NotFound` for what is none, `InvalidRequest`, and the pool's."""
-        token = _address(network, contract, "contract")
+        token = evm_address(network, contract, "contract", _THINGS)
         block = await self._blocks.latest(network)
         key = (network.name, token)
         kept = self._metadata.get(key)
         if kept is None or kept.block.hash != block.hash:
-            kept = await self._again(network, block, lambda at: self._read_metadata(network, at, token))
+            kept = await read_at(self._blocks, network, block, lambda at: self._read_metadata(network, at, token))
             self._metadata.put(key, kept, _TOKEN_BYTES)
-        body = msgspec.json.encode(msgspec.structs.replace(kept.shown, contract=contract))
         # Everything in it was read at that block, so nothing can be missing.
-        return Answer(body, etag_of(body), Coverage(kept.block.number, True))
+        return answer_of(msgspec.structs.replace(kept.shown, contract=contract), Coverage(kept.block.number, True))
 
     async def close(self) -> None:
         """Stop the readings under way."""
@@ -144,7 +139,7 @@ class TokenService:
         if kept is not None and not first and self._clock.monotonic() - kept.read_at < _STABLE_SECONDS:
             return kept
         block = await self._blocks.latest(network)
-        if kept is not None and kept.block.hash == block.hash and _reaches(kept.held.coverage, block):
+        if kept is not None and kept.block.hash == block.hash and reaches(kept.held.coverage, block):
             return kept
         reading = self._readings.get(key)
         if reading is None:
@@ -179,7 +174,7 @@ class TokenService:
             tokens = await self._balances.holdings(network, chain_id, at, holder, held.contracts)
             return _Snapshot(at, held, self._clock.monotonic(), tokens, {})
 
-        snapshot = await self._again(network, block, read)
+        snapshot = await read_at(self._blocks, network, block, read)
         self._keep(key, snapshot)
         return snapshot
 
@@ -225,26 +220,3 @@ class TokenService:
         if await self._contracts.has_code(network, block, token):
             return NotFound(f"the contract is not an ERC-20 token on {network.name}")
         return NotFound(f"there is no contract at this address on {network.name}")
-
-    async def _again(self, network: Network, block: BlockRef, read: Callable[[BlockRef], Awaitable[T]]) -> T:
-        """Read at the block, and at a newer one when that block has left the chain meanwhile."""
-        for _ in range(_ATTEMPTS):
-            try:
-                return await read(block)
-            except BlockChanged:
-                block = await self._blocks.latest(network)
-        raise Unavailable(f"{network.name} is being reorganised; try again shortly")
-
-
-def _reaches(coverage: Coverage, block: BlockRef) -> bool:
-    """Whether the index could not know more of this block."""
-    return coverage.complete and (coverage.block or 0) >= block.number
-
-
-def _address(network: Network, text: str, name: str) -> bytes:
-    if network.spec.family != "evm":
-        raise NotFound(f"network {network.name} has no ERC-20 tokens: only EVM chains do")
-    try:
-        return parse_address(text)
-    except ValueError as error:
-        raise InvalidRequest(f"{name}: {error}") from None

@@ -1,36 +1,18 @@
-"""ERC-20 transfers of an address as the API shows them.
+"""What `GET /tokens/{chain}/transfers/{address}` shows of ERC-20 transfers."""
 
-Called by the route of `GET /tokens/{chain}/transfers/{address}`. Everything comes from the transfer index; nothing is
-asked of the contracts.
-"""
-
-from datetime import UTC, datetime
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from capstan.chain.registry import Network
-from capstan.core.clock import iso
-from capstan.core.errors import InvalidRequest, NotFound
-from capstan.core.etags import etag_of
-from capstan.core.hexes import parse_address, to_checksum_address
-from capstan.index.models import Coverage, Transfer, TransferPage
+from capstan.answers.transfers import ShownTransfer, TransferView, shown_fields
+from capstan.index.models import Transfer
 
 
-class TokenTransfer(msgspec.Struct, frozen=True, kw_only=True):
-    """One transfer. A mint comes from the zero address, a burn goes to it."""
+class TokenTransfer(ShownTransfer, frozen=True, kw_only=True):
+    """One transfer of an ERC-20 token. A mint comes from the zero address, a burn goes to it."""
 
-    contract: Annotated[str, Meta(description="The token contract.")]
-    standard: Annotated[str, Meta(description="`ERC20`.")]
-    from_: Annotated[str, Meta(description="Who sent it.")] = msgspec.field(name="from")
-    to: Annotated[str, Meta(description="Who received it.")]
     value: Annotated[str, Meta(description="Whole number of the smallest unit.", pattern="^[0-9]+$")]
-    tx_hash: Annotated[str, Meta(pattern="^0x[0-9a-f]{64}$")]
-    log_index: Annotated[int, Meta(ge=0, description="The position of the event in its block.")]
-    block_number: Annotated[int, Meta(ge=0)]
-    block_hash: Annotated[str, Meta(pattern="^0x[0-9a-f]{64}$")]
-    timestamp: Annotated[str | None, Meta(description="The time of the block; null when no node tells it.")]
 
 
 class TokenTransfers(msgspec.Struct, frozen=True):
@@ -43,78 +25,16 @@ class TokenTransfers(msgspec.Struct, frozen=True):
     total: Annotated[int, Meta(ge=0, description="How many transfers there are on all pages.")]
 
 
-class TransferAnswer(msgspec.Struct, frozen=True):
-    """An answer as bytes, with what its headers say."""
-
-    body: bytes
-    etag: str
-    coverage: Coverage
-    # Whether another page follows.
-    more: bool
-
-
-class TokenTransferIndex(Protocol):
-    """Knows the transfers of an address."""
-
-    async def transfers(
-        self,
-        network: str,
-        address: bytes,
-        *,
-        nft: bool,
-        first_block: int | None,
-        last_block: int | None,
-        page: int,
-        limit: int,
-    ) -> TransferPage: ...
-
-
-class TokenTransferService:
-    """ERC-20 transfers of every EVM network."""
-
-    def __init__(self, index: TokenTransferIndex) -> None:
-        self._index = index
-
-    async def transfers(
-        self, network: Network, address: str, *, page: int, limit: int, first_block: int | None, last_block: int | None
-    ) -> TransferAnswer:
-        """A page of the transfers from and to an address. Raises `InvalidRequest` and `NotFound`."""
-        if network.spec.family != "evm":
-            raise NotFound(f"network {network.name} has no ERC-20 tokens: only EVM chains do")
-        try:
-            holder = parse_address(address)
-        except ValueError as error:
-            raise InvalidRequest(f"address: {error}") from None
-        found = await self._index.transfers(
-            network.name,
-            holder,
-            nft=False,
-            first_block=first_block,
-            last_block=last_block,
-            page=page,
-            limit=limit,
-        )
-        shown = TokenTransfers(
-            address=address,
-            chain=network.spec.chain,
-            transfers=[_shown(item) for item in found.transfers],
-            page=page,
-            total=found.total,
-        )
-        body = msgspec.json.encode(shown)
-        return TransferAnswer(body, etag_of(body), found.coverage, more=page * limit < found.total)
-
-
 def _shown(item: Transfer) -> TokenTransfer:
-    return TokenTransfer(
-        contract=to_checksum_address(item.contract),
-        standard=item.standard.name,
-        from_=to_checksum_address(item.sender),
-        to=to_checksum_address(item.receiver),
-        value=str(item.amount),
-        tx_hash="0x" + item.transaction_hash.hex(),
-        log_index=item.log_index,
-        block_number=item.block_number,
-        block_hash="0x" + item.block_hash.hex(),
-        timestamp=None if item.timestamp is None else iso(datetime.fromtimestamp(item.timestamp, UTC)),
-    )
+    return TokenTransfer(**shown_fields(item), value=str(item.amount))
+
+
+TOKEN_TRANSFERS = TransferView(
+    tag="tokens",
+    summary="Token transfers",
+    description="The ERC-20 transfers from and to an address, newest first.",
+    nft=False,
+    things="ERC-20 tokens",
+    page=TokenTransfers,
+    show=_shown,
+)

@@ -5,14 +5,16 @@ headers and look for an encoder for each of them, which costs more than finding 
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
+import msgspec
 from litestar import Request, Response
 from litestar.datastructures import ResponseHeader
 from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 
-from capstan.core.etags import matches
+from capstan.core.etags import etag_of, matches
+from capstan.index.models import Coverage
 
 T = TypeVar("T")
 
@@ -33,27 +35,18 @@ ANSWER_HEADERS = [
 NOT_MODIFIED = {"304": "The answer still has the tag that If-None-Match names."}
 
 
-class Coverage(Protocol):
-    """How far the index reaches."""
+class Answer(msgspec.Struct, frozen=True):
+    """An answer as bytes, with what its headers say."""
 
-    @property
-    def block(self) -> int | None: ...
-
-    @property
-    def complete(self) -> bool: ...
+    body: bytes
+    etag: str
+    coverage: Coverage
 
 
-class Answer(Protocol):
-    """An answer as bytes."""
-
-    @property
-    def body(self) -> bytes: ...
-
-    @property
-    def etag(self) -> str: ...
-
-    @property
-    def coverage(self) -> Coverage: ...
+def answer_of(shown: msgspec.Struct, coverage: Coverage) -> Answer:
+    """The answer that shows this."""
+    body = msgspec.json.encode(shown)
+    return Answer(body, etag_of(body), coverage)
 
 
 class EncodedResponse(Response[T]):
