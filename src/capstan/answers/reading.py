@@ -20,7 +20,9 @@ _ATTEMPTS = 3
 class Blocks(Protocol):
     """Knows the latest block."""
 
-    async def latest(self, network: Network) -> BlockRef: ...
+    async def latest(self, network: Network, *, ask: bool = False) -> BlockRef:
+        """From memory, or with `ask` from a node."""
+        ...
 
 
 async def read_at(blocks: Blocks, network: Network, block: BlockRef, read: Callable[[BlockRef], Awaitable[T]]) -> T:
@@ -29,7 +31,8 @@ async def read_at(blocks: Blocks, network: Network, block: BlockRef, read: Calla
         try:
             return await read(block)
         except BlockChanged:
-            block = await blocks.latest(network)
+            # The head in memory may be that very block for a moment longer.
+            block = await blocks.latest(network, ask=True)
     raise Unavailable(f"{network.name} is being reorganised; try again shortly")
 
 

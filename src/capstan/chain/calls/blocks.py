@@ -31,13 +31,14 @@ class HeadBlocks:
         self._views: dict[str, tuple[Network, NetworkHeads]] = {}
         self._asking: dict[str, asyncio.Task[BlockRef]] = {}
 
-    async def latest(self, network: Network) -> BlockRef:
+    async def latest(self, network: Network, *, ask: bool = False) -> BlockRef:
         """The latest block: from memory while the head is fresh, else from an upstream.
 
-        A development chain makes blocks on command, so it is always asked: a test that mints and reads sees its mint.
+        With `ask`, always from an upstream: for whoever has just learned that the head in memory left the chain. A
+        development chain makes blocks on command, so it is always asked: a test that mints and reads sees its mint.
         Raises `EveryUpstreamFailed` and `DeadlinePassed`.
         """
-        if not network.spec.dev_methods:
+        if not network.spec.dev_methods and not ask:
             followed = self._followed(network)
             if followed is not None:
                 return followed
