@@ -56,14 +56,15 @@ class SimulationValidator:
     async def validate(self, operation: UserOperation, *, earlier: Validated | None = None) -> Validated:
         """See `Validator`. Without a trace there is no code to compare with what was found earlier."""
         entry_point = await self._simulator.entry_point()
-        block = await self._heads.latest(self._simulator.network)
+        block = await self._heads.known(self._simulator.network)
         steps = preparations(entry_point, operation, 0)
         addresses = _entities(operation)
         questions = [Call(entry_point.address, deposit_question(address)) for _, address in addresses]
         bundle = encode_bundle(entry_point.version, [operation])
         code = delegation_code(operation)
         delegated = {} if code is None else {operation.sender: {"code": code}}
-        answer = await self._simulator.run(encode_inspection(bundle, [*steps, *questions]), block, delegated)
+        # At the latest block, which may be one newer than the one that is told: the verdict should be the newest.
+        answer = await self._simulator.run(encode_inspection(bundle, [*steps, *questions]), extra=delegated)
         try:
             seen = decode_inspection(answer)
             stakes = [self._is_staked(each) for each in seen.answers[len(steps) :]]

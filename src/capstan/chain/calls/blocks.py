@@ -31,6 +31,18 @@ class HeadBlocks:
         self._views: dict[str, tuple[Network, NetworkHeads]] = {}
         self._asking: dict[str, asyncio.Task[BlockRef]] = {}
 
+    async def known(self, network: Network) -> BlockRef:
+        """The block that is known as the latest, from memory also on a development chain; asked for when none is.
+
+        For those who read at `latest` and want to say roughly at which block that was. Raises as `latest` does.
+        """
+        self._heads.head(network)
+        try:
+            block = self._heads.tracker(network.name).latest
+        except KeyError:
+            block = None
+        return await self.latest(network) if block is None else BlockRef(block.number, block.hash, block.timestamp)
+
     async def latest(self, network: Network, *, ask: bool = False) -> BlockRef:
         """The latest block: from memory while the head is fresh, else from an upstream.
 
