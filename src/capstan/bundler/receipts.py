@@ -101,9 +101,13 @@ async def operation_of(bundler: NetworkBundler, operation_hash: bytes) -> dict[s
             to_data(where.block_hash),
             to_data(where.transaction),
         )
-    if known is not None and known.state in ("pending", "submitted"):
+    if known is not None and known.state == "pending":
         return _shown(known.entry_point, known.operation, None, None, None)
-    return await _elsewhere(bundler, operation_hash)
+    # It may be on the chain before we have seen it there, and then its receipt is told already.
+    found = await _elsewhere(bundler, operation_hash)
+    if found is None and known is not None and known.state == "submitted":
+        return _shown(known.entry_point, known.operation, None, None, None)
+    return found
 
 
 async def _elsewhere(bundler: NetworkBundler, operation_hash: bytes) -> dict[str, Any] | None:
