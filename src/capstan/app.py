@@ -221,7 +221,10 @@ class Application:
         self._bundlers = await Bundlers.open(
             *known[:4], self.metrics, stack, prices=self._gas_prices, reach=self._reach
         )
-        self._readiness = ReadinessChecks({"database": lambda: _ping(database), "bundler": self._bundlers.readiness})
+        self._readiness = ReadinessChecks(
+            {"database": lambda: _ping(database), "bundler": self._bundlers.readiness},
+            halted=lambda: self._gateway.followers.halted,
+        )
         self._build_gate(directory)
         self._feed.start()
         stack.push_async_callback(self._feed.close)

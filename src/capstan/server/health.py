@@ -1,7 +1,8 @@
 """The paths for machines that watch the service: is it alive, is it ready, what are its numbers.
 
 `/healthz` says that the process runs. `/readyz` says whether it should get traffic: it asks every named check and
-answers 503 while one fails or the process is stopping. `/metrics` is Prometheus text, for the operator only.
+answers 503 while one fails or the process is stopping, and names the networks that are halted. `/metrics` is Prometheus
+text, for the operator only.
 """
 
 import asyncio
@@ -38,17 +39,20 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class Readiness(msgspec.Struct, frozen=True):
-    """Every check passed."""
+    """Every check passed. `status` is `degraded` while networks are halted, else `ready`."""
 
     status: str
     checks: dict[str, str]
+    # Networks whose stream has stopped, and why; a person must look into that.
+    halted: dict[str, str]
 
 
 class ReadinessChecks:
     """What must hold before the process gets traffic. Each check raises when it does not hold."""
 
-    def __init__(self, checks: Mapping[str, Check]) -> None:
+    def __init__(self, checks: Mapping[str, Check], *, halted: Callable[[], Mapping[str, str]] = dict) -> None:
         self._checks = dict(checks)
+        self._halted = halted
         self.stopping = False
 
     async def run(self) -> Readiness:
@@ -63,7 +67,9 @@ class ReadinessChecks:
             except Exception as error:
                 raise Unavailable(f"not ready: {name} ({type(error).__name__})", retry_after=1) from error
             results[name] = told or "ok"
-        return Readiness("ready", results)
+        # Not a failed check: another process would say the same, and everything else of this one works.
+        halted = dict(self._halted())
+        return Readiness("degraded" if halted else "ready", results, halted)
 
 
 def health_routes(
@@ -78,7 +84,7 @@ def health_routes(
 
     @get("/readyz", opt=_OPEN, tags=["operation"], summary="Should the process get traffic")
     async def readyz() -> Readiness:
-        """503 while a check fails or the process is stopping."""
+        """503 while a check fails or the process is stopping. Networks whose stream has stopped are named."""
         return await checks.run()
 
     @get("/metrics", opt=_OPERATOR, tags=["operation"], summary="The numbers of the process")

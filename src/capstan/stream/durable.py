@@ -153,6 +153,8 @@ class DurableStream:
             renewing.cancel()
             self._walk = None
             self._set_leading(False)
+            # Whoever leads next says whether it is stopped.
+            self._set_halted(None)
             await asyncio.gather(renewing, return_exceptions=True)
             await self._let_go(lease)
 
@@ -243,11 +245,8 @@ class DurableStream:
     def _set_halted(self, reason: str | None) -> None:
         if (reason is None) != (self.halted is None):
             self._metrics.halted(*self._labels, reason is not None)
-            if reason is not None:
-                log.error("stream.halted", network=self.network, role=self._options.role, reason=reason)
-            else:
-                log.warning("stream.goes_on", network=self.network, role=self._options.role)
         self.halted = reason
+        self._follower.condition.note_halt(self._options.role, reason)
 
 
 def _bare(delta: Delta) -> Delta:

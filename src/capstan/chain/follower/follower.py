@@ -17,9 +17,10 @@ from typing import TypeAlias
 import msgspec
 import structlog
 
+from capstan.chain.follower.condition import LIVE, StreamCondition
 from capstan.chain.follower.kept import REVERTIBLE_BLOCKS, KeptByHeight
 from capstan.chain.follower.metrics import StreamMetrics
-from capstan.chain.follower.models import Block, Delta, Demand, PendingTransaction, Reverted
+from capstan.chain.follower.models import Block, Delta, Demand, PendingTransaction
 from capstan.chain.follower.pending import PendingTransactions
 from capstan.chain.follower.reader import BlockReader, ContentUnavailable
 from capstan.chain.follower.replay import LiveView, catch_up, wait_for
@@ -66,12 +67,12 @@ class Follower:
         options: FollowerOptions | None = None,
     ) -> None:
         self.network = tracker.spec.name
-        self.halted: str | None = None
         self.reader = reader
         self.pending = pending
         self._tracker = tracker
         self._clock = clock
         self._metrics = metrics
+        self.condition = StreamCondition(tracker, clock, metrics, lambda: self.position)
         self._options = options or FollowerOptions()
         self._consumers: dict[object, tuple[Consumer, Demand]] = {}
         # Those who need the stream to run without being told of it.
@@ -87,9 +88,6 @@ class Follower:
         self._lingering: asyncio.TimerHandle | None = None
         self._closed = False
         self._begun = asyncio.Event()
-        self._reverted = 0
-        self._behind_since: float | None = None
-        metrics.watch(self.network, blocks=self._lag_blocks, seconds=self._lag_seconds)
 
     @property
     def head(self) -> Block | None:
@@ -102,6 +100,11 @@ class Follower:
     def position(self) -> Position | None:
         """The number and hash of the tip of the stream."""
         return self._walk.position if self._begun.is_set() else None
+
+    @property
+    def halted(self) -> str | None:
+        """Why the stream is stopped; None while it goes on, or nobody has subscribed."""
+        return self.condition.live
 
     @property
     def rewritable(self) -> bool:
@@ -289,7 +292,7 @@ class Follower:
         self._handed_out.clear()
         self._walk = self._live_walk()
         self._begun.clear()
-        self._behind_since = None
+        self.condition.caught_up()
         self._set_halted(None)
 
     def _linger_over(self) -> None:
@@ -299,8 +302,7 @@ class Follower:
     def _changed(self, _change: ChainChange) -> None:
         self._walk.poke()
         self._wake.set()
-        if self._behind_since is None:
-            self._behind_since = self._clock.monotonic()
+        self.condition.behind()
 
     async def _run(self) -> None:
         failures = 0
@@ -334,7 +336,7 @@ class Follower:
             return False
         self._set_halted(None)
         if step is None:
-            self._behind_since = None
+            self.condition.caught_up()
             return False
         if isinstance(step, Reset):
             latest = self._tracker.latest
@@ -342,7 +344,7 @@ class Follower:
             self._walk.restart(max(0, (latest.number if latest else 0) - self._options.restart_blocks))
             return True
         self._walk.advance(step)
-        self._count(step)
+        self.condition.count(step)
         self._tell(step)
         return True
 
@@ -369,31 +371,5 @@ class Follower:
             except Exception:
                 log.exception("stream.consumer_failed", network=self.network)
 
-    # --- telling how it goes
-
-    def _count(self, delta: Delta) -> None:
-        if isinstance(delta, Reverted):
-            self._reverted += 1
-            self._metrics.reverted(self.network)
-            return
-        if self._reverted:
-            self._metrics.reorg(self.network, self._reverted)
-            self._reverted = 0
-        self._metrics.applied(self.network)
-
     def _set_halted(self, reason: str | None) -> None:
-        if (reason is None) != (self.halted is None):
-            self._metrics.halted(self.network, reason is not None)
-            if reason is not None:
-                log.error("stream.halted", network=self.network, reason=reason)
-            else:
-                log.warning("stream.goes_on", network=self.network)
-        self.halted = reason
-
-    def _lag_blocks(self) -> float:
-        number, position = self._tracker.number, self.position
-        return 0.0 if number is None or position is None else float(max(0, number - position.number))
-
-    def _lag_seconds(self) -> float:
-        since = self._behind_since
-        return 0.0 if since is None or self._task is None else max(0.0, self._clock.monotonic() - since)
+        self.condition.note_halt(LIVE, reason)

@@ -84,8 +84,9 @@ class Followers:
 
     @property
     def halted(self) -> dict[str, str]:
-        """The networks that are stopped, and why."""
-        return {name: follower.halted for name, follower in self._followers.items() if follower.halted is not None}
+        """The networks that are stopped, or something of them, and why; also those that nobody has subscribed to."""
+        found = {name: follower.condition.halts for name, follower in self._followers.items()}
+        return {name: "; ".join(dict.fromkeys(halts.values())) for name, halts in found.items() if halts}
 
     def sync(self, networks: Iterable[Network]) -> None:
         """Follow exactly these networks from now on. To be called after the heads were synced with the same."""

@@ -33,7 +33,7 @@ class StreamMetrics:
         )
         self._halted = Gauge(
             "capstan_stream_halted",
-            "1 while the network is stopped because a final block would have to be taken back.",
+            "1 while something of the network is stopped because a final block would have to be taken back.",
             ("network",),
             registry=registry,
         )
@@ -61,10 +61,13 @@ class StreamMetrics:
             registry=registry,
         )
 
-    def watch(self, network: str, *, blocks: Callable[[], float], seconds: Callable[[], float]) -> None:
-        """Ask for the lag whenever the metrics are read."""
+    def watch(
+        self, network: str, *, blocks: Callable[[], float], seconds: Callable[[], float], halted: Callable[[], bool]
+    ) -> None:
+        """Ask for the lag, and whether the network is stopped, whenever the metrics are read."""
         self._lag_blocks.labels(network).set_function(blocks)
         self._lag_seconds.labels(network).set_function(seconds)
+        self._halted.labels(network).set_function(lambda: float(halted()))
 
     def applied(self, network: str) -> None:
         """A block was applied."""
@@ -85,10 +88,6 @@ class StreamMetrics:
     def incomplete(self, network: str) -> None:
         """An answer was refused."""
         self._incomplete.labels(network).inc()
-
-    def halted(self, network: str, halted: bool) -> None:
-        """The network has stopped, or goes on."""
-        self._halted.labels(network).set(int(halted))
 
     def drop_network(self, network: str) -> None:
         """Forget a network that is no longer served."""
