@@ -21,6 +21,7 @@ from capstan.core.hexes import to_checksum_address, to_data
 from capstan.devnet.evm import CHAIN_ID
 from capstan.devnet.install import NodeProject
 from capstan.userops.events import OperationHandled
+from capstan.userops.gas import least_pre_verification_gas
 from capstan.userops.models import Authorization, UserOperation
 from capstan.userops.versions import Version
 from tests.contracts.chain import MOCKS
@@ -209,6 +210,21 @@ async def test_a_paymaster_lands_with_and_without_work_afterwards(estimates: Est
 async def test_what_an_account_pays_with_need_not_be_there_yet(estimates: Estimates) -> None:
     operation = changed(estimates.creation(None), max_fee_per_gas=10**18, max_priority_fee_per_gas=1)
     assert (await estimates.estimate(operation)).verification_gas_limit < 500_000
+
+
+async def test_the_estimate_covers_whatever_fees_and_signature_follow(estimates: Estimates) -> None:
+    operation = estimates.creation(None)
+    limits = await estimates.estimate(operation)
+    later = changed(
+        operation,
+        max_fee_per_gas=0x7F_FF_FF_FF_FF,
+        max_priority_fee_per_gas=0x7F_FF_FF_FF_FE,
+        verification_gas_limit=limits.verification_gas_limit | 0xFFFF,
+        pre_verification_gas=limits.pre_verification_gas,
+        signature=b"\xff" * 65,
+    )
+    least = least_pre_verification_gas(estimates.point.version, later, executed=limits.verification_gas_limit)
+    assert least <= limits.pre_verification_gas <= least + 1_000
 
 
 async def test_a_call_that_hides_its_failures_gets_the_gas_for_success(newest: Estimates) -> None:

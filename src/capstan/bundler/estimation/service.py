@@ -45,6 +45,9 @@ _ROUNDS = 8
 _SOME_LIMIT = 100_000
 _SOME_GAS = 0xFFFFFF
 _SIGNATURE_BYTES = 65
+_LIMIT_BYTES = 4
+# Up to 280,000 gwei.
+_FEE_BYTES = 6
 # An operation that leaves room around it in the calldata of the simulation.
 _LONGEST_OPERATION = LONGEST_CALL - 2_048
 # A search that is content only when the same gas is used has failed when it ends so far from what was used.
@@ -150,8 +153,7 @@ class GasEstimator:
     ) -> int:
         # What will surely be used: half of the verification limit, should most of it be the 64th parts that are kept.
         executed = found.verification.high // 2 + found.call.used
-        signature = incompressible(len(operation.signature) or _SIGNATURE_BYTES)
-        signed = msgspec.structs.replace(operation, signature=signature)
+        signed = _dense(operation)
         least = least_pre_verification_gas(entry_point.version, signed, executed=executed)
         calldata = encode_handle_ops(entry_point.version, [signed], incompressible(20))
         price = min(prices.max_fee, prices.base_fee + prices.max_priority_fee) or prices.max_fee
@@ -170,6 +172,28 @@ def _filled(operation: UserOperation, prices: Price) -> UserOperation:
         call_gas_limit=operation.call_gas_limit or _SOME_LIMIT,
         paymaster_post_op_gas_limit=(operation.paymaster_post_op_gas_limit or _SOME_LIMIT) if sponsored else 0,
     )
+
+
+def _dense(operation: UserOperation) -> UserOperation:
+    """With no zero byte in what the client may still change: its bytes then cost what they can cost at most."""
+    sponsored = operation.paymaster is not None
+    return msgspec.structs.replace(
+        operation,
+        signature=incompressible(len(operation.signature) or _SIGNATURE_BYTES),
+        verification_gas_limit=_full(operation.verification_gas_limit, _LIMIT_BYTES),
+        call_gas_limit=_full(operation.call_gas_limit, _LIMIT_BYTES),
+        pre_verification_gas=_full(operation.pre_verification_gas, _LIMIT_BYTES),
+        paymaster_verification_gas_limit=_full(operation.paymaster_verification_gas_limit, _LIMIT_BYTES * sponsored),
+        paymaster_post_op_gas_limit=_full(operation.paymaster_post_op_gas_limit, _LIMIT_BYTES * sponsored),
+        max_fee_per_gas=_full(operation.max_fee_per_gas, _FEE_BYTES),
+        max_priority_fee_per_gas=_full(operation.max_priority_fee_per_gas, _FEE_BYTES),
+    )
+
+
+def _full(number: int, least_bytes: int) -> int:
+    """A number as long as this one, and at least so many bytes, of which none is zero."""
+    length = max(least_bytes, -(-number.bit_length() // 8))
+    return int.from_bytes(incompressible(length), "big")
 
 
 def _assumed(entry_point: EntryPointCode, operation: UserOperation, given: StateOverride) -> StateOverride:
