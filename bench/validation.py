@@ -1,11 +1,11 @@
 """What the full validation of a user operation costs, by ERC-7562 and without a debug API.
 
 A development chain gets operations that each create an account, on entry point 0.7. The first is validated cold:
-nothing is known of the network. The others are warm: each has another sender, and a new block comes before it. Printed are the
-round trips to the node and the questions in them, and how many operations one core validates in a second, from the
-processor time of the worker process and of the service beside it, which other work on the machine disturbs little. The
-baseline is the node's own `debug_traceCall` with its struct logger, timed in the same run: what a validation by trace
-would cost here otherwise, before any rule is judged.
+nothing is known of the network. The others are warm: each has another sender, and a new block comes before it.
+Printed are the round trips to the node and the questions in them, and how many operations one core validates in a
+second, from the processor time of the worker process and of the service beside it, which other work on the machine
+disturbs little. The baseline is the node's own `debug_traceCall` with its struct logger, timed in the same run: what a
+validation by trace would cost here otherwise, before any rule is judged.
 
     python bench/validation.py [--operations 40]
 """

@@ -1,20 +1,19 @@
 """An EVM built from the executable specification of Ethereum, with a loop of our own that tells the collector.
 
-Run in worker processes only: it replaces functions of the specification's modules, and runs one job at a time. What the
-opcodes do is the specification's, word for word; ours are only the loop, the precompiles that exist, and the memory of
-where code may jump to, which the specification would work out anew for each call.
+Run in worker processes only: it replaces functions of the specification's modules, and runs one job at a time. Calls,
+creations, storage, gas of all but the plainest opcodes and precompiles are the specification's own; `loop` is ours.
 """
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
-from capstan.bundler.validation.evm.collector import Collector, Record
+from capstan.bundler.validation.evm.collector import Collector
+from capstan.bundler.validation.evm.loop import Halts, Hook, Loop, Operation
 from capstan.bundler.validation.evm.messages import Job, Missing
 from capstan.bundler.validation.evm.world import fill
-from capstan.bundler.validation.opcodes import CALLS, CREATE, CREATE2
 from capstan.bundler.validation.trace import Trace, visited
 
 # The forks whose EVM can be chosen; later ones of Ethereum have changed blobs alone.
@@ -22,7 +21,6 @@ FORKS = ("cancun", "prague", "osaka")
 _P256_ADDRESS = 0x100
 _DELEGATION_PREFIX = bytes.fromhex("ef0100")
 _DELEGATION_BYTES = 23
-_CALLING = CALLS | {CREATE, CREATE2}
 
 
 class ValidationOver(BaseException):
@@ -33,31 +31,27 @@ class Machine:
     """The EVM of one fork."""
 
     def __init__(self, fork: str, *, p256: bool) -> None:
-        self._parts = _modules(fork)
-        self._precompiles = dict(self._parts.PRE_COMPILED_CONTRACTS)
+        # What of the specification is used.
+        self.parts = _modules(fork)
+        self._precompiles = dict(self.parts.PRE_COMPILED_CONTRACTS)
         if p256:
             osaka = importlib.import_module("ethereum.forks.osaka.vm.precompiled_contracts.p256verify")
-            self._precompiles[self._parts.Address(_P256_ADDRESS.to_bytes(20, "big"))] = osaka.p256verify
-        self._operations: list[Callable[[Any], None] | None] = [None] * 256
-        for operation, function in self._parts.op_implementation.items():
-            self._operations[operation.value] = function
+            self._precompiles[self.parts.Address(_P256_ADDRESS.to_bytes(20, "big"))] = osaka.p256verify
+        operations: list[Operation | None] = [None] * 256
+        for operation, function in self.parts.op_implementation.items():
+            operations[operation.value] = function
+        self._loop = Loop(operations, Halts(self.parts.exceptions))
         self._collector = Collector(self._code_size)
-        self._hooks: list[Callable[[Record, Any, int], None] | None] = [None] * 256
+        self._hooks: list[Hook | None] = [None] * 256
         self._entry_point = b""
-        self.steps = 0
 
     def run(self, job: Job, codes: Mapping[bytes, bytes]) -> tuple[Trace | None, Missing]:
         """Run a job. The trace is None when state is missing."""
-        parts = self._parts
-        self._collector = Collector(self._code_size)
-        self._hooks = [self._collector.hooks().get(opcode) for opcode in range(256)]
-        self._entry_point = job.entry_point
-        self.steps = 0
-        state = parts.State()
-        notes = fill(state, parts, job.accounts, codes)
-        self._install()
+        state = self.parts.State()
+        notes = fill(state, self.parts, job.accounts, codes)
+        self.begin(job)
         try:
-            parts.interpreter.process_message_call(self._message(job, state))
+            self.parts.interpreter.process_message_call(self.message(job, state))
         except ValidationOver:
             self._collector.close()
         missing = notes.missing()
@@ -68,14 +62,25 @@ class Machine:
         hashed = frozenset(self._collector.hashed)
         return Trace(root=root, hashed=hashed, code_hashes=hashes, delegated=delegated), missing
 
-    def _install(self) -> None:
-        """Put our loop in the place of the specification's. Both look their functions up in the module when called."""
-        interpreter = self._parts.interpreter
+    @property
+    def steps(self) -> int:
+        """How many instructions the last job took."""
+        return self._loop.steps
+
+    def begin(self, job: Job) -> None:
+        """Prepare for a job: put our loop in the place of the specification's, which looks up what it calls."""
+        self._collector = Collector(self._code_size)
+        hooks = self._collector.hooks()
+        self._hooks = [hooks.get(opcode) for opcode in range(256)]
+        self._entry_point = job.entry_point
+        self._loop.steps = 0
+        interpreter = self.parts.interpreter
         interpreter.process_message = self._process_message
         interpreter.process_create_message = self._process_create_message
 
-    def _message(self, job: Job, state: Any) -> Any:
-        parts = self._parts
+    def message(self, job: Job, state: Any) -> Any:
+        """The call of a job, as the specification has it."""
+        parts = self.parts
         caller, target = parts.Address(job.caller), parts.Address(job.entry_point)
         block = parts.BlockEnvironment(
             chain_id=parts.U64(job.chain_id),
@@ -130,11 +135,11 @@ class Machine:
         return parts.Message(**{key: value for key, value in message.items() if key in fields})
 
     def _code_size(self, evm: Any, address: bytes) -> int:
-        parts = self._parts
+        parts = self.parts
         return len(parts.get_account(evm.message.block_env.state, parts.Address(address)).code)
 
     def _process_create_message(self, message: Any) -> Any:
-        parts = self._parts
+        parts = self.parts
         evm = parts.process_create_message(message)
         if evm.error is not None and not isinstance(evm.error, parts.Revert):
             self._collector.fail_last(out_of_gas=isinstance(evm.error, parts.OutOfGasError))
@@ -142,7 +147,7 @@ class Machine:
 
     def _process_message(self, message: Any) -> Any:
         """One call, as the specification's function of this name does it."""
-        parts = self._parts
+        parts = self.parts
         state, transient = message.block_env.state, message.tx_env.transient_storage
         if message.depth > parts.STACK_DEPTH_LIMIT:
             raise parts.StackDepthLimitError("Stack depth limit reached")
@@ -152,7 +157,8 @@ class Machine:
             memory=bytearray(),
             code=message.code,
             gas_left=message.gas,
-            valid_jump_destinations=_jump_destinations(message.code),
+            # The loop knows them itself.
+            valid_jump_destinations=set(),
             logs=(),
             refund_counter=0,
             running=True,
@@ -175,7 +181,7 @@ class Machine:
                 if not getattr(message, "disable_precompiles", False):
                     self._precompiles[message.code_address](evm)
             else:
-                self._execute(evm, record)
+                self._loop.run(evm, record, self._hooks, self._collector)
         except parts.ExceptionalHalt as error:
             evm.gas_left = parts.Uint(0)
             evm.output = b""
@@ -190,33 +196,6 @@ class Machine:
         else:
             parts.commit_transaction(state, transient)
         return evm
-
-    def _execute(self, evm: Any, record: Record) -> None:
-        code, length = evm.code, len(evm.code)
-        operations, hooks = self._operations, self._hooks
-        steps = 0
-        try:
-            while evm.running:
-                place = int(evm.pc)
-                if place >= length:
-                    break
-                opcode = code[place]
-                steps += 1
-                operation = operations[opcode]
-                if operation is None:
-                    record.opcodes.add(opcode)
-                    record.invalid_opcode = True
-                    raise self._parts.InvalidOpcode(opcode)
-                hook = hooks[opcode]
-                if hook is None:
-                    operation(evm)
-                    continue
-                hook(record, evm, opcode)
-                operation(evm)
-                if opcode in _CALLING:
-                    self._collector.after_call()
-        finally:
-            self.steps += steps
 
 
 def _hashes(
@@ -237,22 +216,6 @@ def _hashes(
             delegated.add(address)
             waiting.append(code[len(_DELEGATION_PREFIX) :])
     return hashes, frozenset(delegated)
-
-
-@lru_cache(maxsize=1024)
-def _jump_destinations(code: bytes) -> frozenset[Any]:
-    """Where the code may jump to: every JUMPDEST that is not part of what a PUSH pushes."""
-    number = importlib.import_module("ethereum_types.numeric").Uint
-    found = set()
-    place, length = 0, len(code)
-    while place < length:
-        opcode = code[place]
-        if opcode == 0x5B:
-            found.add(number(place))
-        elif 0x60 <= opcode <= 0x7F:
-            place += opcode - 0x5F
-        place += 1
-    return frozenset(found)
 
 
 @lru_cache(maxsize=len(FORKS))
@@ -294,9 +257,9 @@ def _modules(fork: str) -> SimpleNamespace:
         U256=numbers.U256,
         Bytes32=importlib.import_module("ethereum_types.bytes").Bytes32,
         Hash32=importlib.import_module("ethereum.crypto.hash").Hash32,
+        exceptions=exceptions,
         ExceptionalHalt=exceptions.ExceptionalHalt,
         Revert=exceptions.Revert,
         OutOfGasError=exceptions.OutOfGasError,
-        InvalidOpcode=exceptions.InvalidOpcode,
         StackDepthLimitError=exceptions.StackDepthLimitError,
     )
