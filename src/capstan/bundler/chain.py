@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 # EIP-7702: the code of an account that delegates is this and the address of the contract.
 _DELEGATION = bytes.fromhex("ef0100")
+_NO_CODE = ("0x", "0x0")
 _DEPOSIT_INFO = selector("getDepositInfo(address)")
 _DEPOSIT_GAS = 200_000
 
@@ -162,6 +163,10 @@ class BundlerChain:
             return Deposit(amount, stake, delay)
 
         return dict(zip(wanted, await asyncio.gather(*map(one, wanted)), strict=True))
+
+    async def has_code(self, address: bytes) -> bool:
+        """Whether there is a contract at the address."""
+        return await self.network.pool.request_as(str, "eth_getCode", [to_data(address), "latest"]) not in _NO_CODE
 
     async def delegate(self, account: bytes) -> bytes | None:
         """The contract that an account of its own key delegates to (EIP-7702)."""

@@ -108,6 +108,7 @@ class Lanes:
         for attempt in reversed(slot.attempts):
             receipt = await self._chain.receipt(attempt.hash)
             if receipt is not None:
+                self._foreign.pop(slot.place, None)
                 await self._mined(slot, attempt, receipt, lease)
                 return
         if not is_new:
@@ -118,11 +119,12 @@ class Lanes:
             return
         signer = self._signers.get(slot.signer)
         stuck = head.ref.number - slot.last.created_block >= self._options.stuck_blocks
-        replaced = False
         if signer is not None and (stuck or self._is_spoilt(slot)):
-            replaced = await self._replace(signer, slot, head, lease)
-        if not replaced:
-            await self._broadcast(slot, slot.last)
+            if not await self._still_open(slot, lease):
+                return
+            if (stuck or self._is_spoilt(slot)) and await self._replace(signer, slot, head, lease):
+                return
+        await self._broadcast(slot, slot.last)
 
     # --- the end of a nonce
 
@@ -166,6 +168,12 @@ class Lanes:
             self._foreign.pop(slot.place, None)
             return False
         return self._foreign.setdefault(slot.place, head.ref.number) < head.ref.number
+
+    async def _still_open(self, slot: Slot, lease: Lease) -> bool:
+        """Whether the nonce is open, and what waits for it up to date: the stream writes both in one transaction, and
+        they were read one after the other."""
+        async with self._pool.changing(self._leases, lease) as change:
+            return await self.store.is_open(change.connection, slot.signer, slot.nonce)
 
     # --- replacing
 
@@ -281,6 +289,8 @@ class Lanes:
                     return False
             if is_new:
                 await self.store.open(change.connection, slot, change.now)
+            elif not await self.store.is_open(change.connection, slot.signer, slot.nonce):
+                return False
             await self.store.record(change.connection, slot, attempt)
             for each in attempt.operations:
                 change.submit(each, slot.signer, slot.nonce)

@@ -180,8 +180,15 @@ class BundleMaker:
             await self._run_some(entry_point, [entry], sender, beneficiary)
         except Reverted as reverted:
             named = _named(reverted, [entry])
-            return Failed(entry, "account", _reason(reverted), alone=True) if named is None else _alone(named)
+            if named is not None:
+                return _alone(named)
+            return Failed(entry, await self._silent(entry), _reason(reverted), alone=True)
         return None
+
+    async def _silent(self, entry: Entry) -> Role:
+        """Whose part fails where the entry point reverts without a word, as it does when a contract is gone."""
+        paymaster = entry.operation.paymaster
+        return "account" if paymaster is None or await self._chain.has_code(paymaster) else "paymaster"
 
     async def _run_some(self, entry_point: EntryPoint, bundle: list[Entry], sender: bytes, beneficiary: bytes) -> None:
         operations = [entry.operation for entry in bundle]
@@ -216,7 +223,7 @@ def _alone(failed: Failed) -> Failed:
 
 
 def _reason(reverted: Reverted) -> str:
-    return revert_text(reverted.data) if reverted.data else reverted.message
+    return revert_text(reverted.data) if reverted.data else f"the entry point reverts: {reverted.message}"
 
 
 def _role(refusal: Refusal) -> Role:

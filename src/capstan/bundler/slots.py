@@ -89,6 +89,11 @@ class SlotStore:
         found = await connection.scalar(query)
         return -1 if found is None else int(found)
 
+    async def is_open(self, connection: AsyncConnection, signer: bytes, nonce: int) -> bool:
+        """Whether the nonce is open."""
+        query = select(bundles.c.state).where(self._own(signer, nonce))
+        return (await connection.scalar(query)) == "open"
+
     async def open(self, connection: AsyncConnection, slot: Slot, now: int) -> None:
         """Open a nonce. One that was lost before may be opened again."""
         await connection.execute(delete(bundles).where(self._own(slot.signer, slot.nonce), bundles.c.state == "lost"))
