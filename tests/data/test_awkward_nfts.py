@@ -12,7 +12,7 @@ import pytest
 from capstan.core.errors import NotFound
 from capstan.index.models import Standard
 from tests.support import canned
-from tests.support.canned import Action, Floods, Loops, Returns, Reverts, deploy, supports, text, word
+from tests.support.canned import SUPPORTS, Action, Floods, Loops, Returns, Reverts, deploy, supports, text, word
 from tests.support.data import DataSetup, data_services
 from tests.support.devnet import EvmDevnet
 from tests.support.web import MEBIBYTE, MP4, PNG, SVG, MetadataServer
@@ -224,6 +224,60 @@ async def test_token_that_nobody_knows_is_a_404(bench: Bench) -> None:
     contract = bench.deploy(erc721(Reverts(), **{"ownerOf(uint256)": Reverts()}))
     with pytest.raises(NotFound, match="token 1 of this contract does not exist"):
         await bench.setup.nft(contract, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (canned.canned({SUPPORTS: Loops()}), "neither"),
+        (canned.canned({SUPPORTS: Floods(1_000_000)}), "neither"),
+        (canned.canned({SUPPORTS: Returns(b"\x01")}), "neither"),
+        # Any number but one is no yes.
+        (canned.canned({SUPPORTS: word(2)}), "neither"),
+        (canned.proxy("0x" + "00" * 19 + "99"), "neither"),
+        # A contract that destroys itself while it is made: CALLER, SELFDESTRUCT.
+        (b"\x33\xff", "no contract"),
+    ],
+)
+async def test_what_is_no_collection_is_a_clear_404(bench: Bench, code: bytes, reason: str) -> None:
+    contract = bench.deploy(code)
+    with pytest.raises(NotFound, match=reason):
+        await bench.setup.nft(contract, 1)
+    with pytest.raises(NotFound, match=reason):
+        await bench.setup.collection(contract)
+
+
+async def test_proxy_that_leads_to_itself_is_a_clear_404(bench: Bench, quiet_devnet: EvmDevnet) -> None:
+    address = "0x" + "5e1f" * 10
+    quiet_devnet.call("hardhat_setCode", address, "0x" + canned.proxy(address)[9:].hex())
+    quiet_devnet.mine()
+    started = time.monotonic()
+    with pytest.raises(NotFound, match="neither"):
+        await bench.setup.nft(address, 1)
+    with pytest.raises(NotFound, match="not an ERC-20"):
+        await bench.setup.token(address)
+    assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize("owner", [Returns(b"\xff" * 32), Returns(b"\x01" * 31), Returns(b""), word(0), Loops()])
+async def test_owner_that_is_no_address_comes_from_transfers(bench: Bench, owner: Action) -> None:
+    contract = bench.deploy(erc721(text(json.dumps(DOCUMENT)), **{"ownerOf(uint256)": owner}))
+    found = await bench.setup.nft(contract, 1)
+    assert (found["owner"], found["name"]) == (None, "One")
+    bench.setup.index.hold(contract, 2, OWNER, standard=Standard.ERC721)
+    assert (await bench.setup.nft(contract, 2))["owner"].lower() == OWNER.lower()
+
+
+async def test_collection_that_says_nothing_sensible_has_null_fields(bench: Bench) -> None:
+    changes: dict[str, Action] = {
+        "name()": Loops(),
+        "symbol()": Floods(2_000_000),
+        "totalSupply()": Reverts(),
+        "contractURI()": Loops(),
+    }
+    found = await bench.setup.collection(bench.deploy(erc721(Reverts(), **changes)))
+    assert (found["name"], found["symbol"], found["description"], found["banner_url"]) == (None, None, None, None)
+    assert (found["standard"], found["total_supply"], found["num_owners"]) == ("ERC721", 0, 0)
 
 
 async def test_collection_document(bench: Bench) -> None:
