@@ -145,7 +145,7 @@ class DataServices:
         stack.push_async_callback(library.close)
         floors = FloorService(_floor_sources(settings, reader, client), prices, facts, clock)
         stack.push_async_callback(floors.close)
-        nfts = NftService(blocks, NftReader(reader, known), known, library, floors, gateways)
+        nfts = NftService(blocks, NftReader(reader, known), known, library, floors, gateways, clock)
         return cls(blocks, known, prices, tokens, nfts, (library, book), floors)
 
     def use_index(self, index: IndexView) -> None:

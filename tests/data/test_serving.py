@@ -108,6 +108,23 @@ async def test_token_that_the_index_learns_of_is_shown_at_the_same_block(
     assert (await setup.balances(holder))["total"] == 2
 
 
+async def test_later_pages_of_owned_nfts_do_not_shift_while_blocks_arrive(
+    setup: DataSetup, quiet_devnet: EvmDevnet
+) -> None:
+    contract, holder = quiet_devnet.deployment.nfts[0].address, "0x" + "8a" * 20
+    for token_id in range(70_010, 70_020):
+        setup.index.hold(contract, token_id, holder, standard=Standard.ERC721)
+    first = (await setup.owned(holder, page=1, limit=4))["nfts"]
+    # One that would come before all others, and one at the end.
+    setup.index.hold(contract, 70_000, holder, standard=Standard.ERC721)
+    setup.index.hold(contract, 70_099, holder, standard=Standard.ERC721)
+    pages = [first, *[(await setup.owned(holder, page=page, limit=4))["nfts"] for page in (2, 3)]]
+    assert [item["token_id"] for page in pages for item in page] == [str(number) for number in range(70_010, 70_020)]
+    assert (await setup.owned(holder, page=4, limit=4))["nfts"] == []
+    anew = await setup.owned(holder, page=1, limit=4)
+    assert (anew["total"], anew["nfts"][0]["token_id"]) == (12, "70000")
+
+
 async def test_later_pages_do_not_shift_while_blocks_arrive(
     setup: DataSetup, many: list[str], quiet_devnet: EvmDevnet
 ) -> None:

@@ -141,12 +141,14 @@ class TransferIndex:
     async def tokens_of(self, network: str, holder: bytes) -> tuple[tuple[bytes, ...], Coverage]:
         """The ERC-20 contracts that an address ever sent or received: those to ask for a balance."""
         subject = await self._ensure(network, Subject(SubjectKind.HOLDER, holder))
-        return await self._store.tokens_of(network, subject)
+        contracts, coverage = await self._store.tokens_of(network, subject)
+        return contracts, _known(coverage, holder)
 
     async def owned(self, network: str, holder: bytes, *, page: int = 1, limit: int = 50) -> HoldingPage:
         """The NFTs that an address holds, by contract and id."""
         subject = await self._ensure(network, Subject(SubjectKind.HOLDER, holder))
-        return await self._store.owned(network, subject, limit=limit, offset=(page - 1) * limit)
+        found = await self._store.owned(network, subject, limit=limit, offset=(page - 1) * limit)
+        return msgspec.structs.replace(found, coverage=_known(found.coverage, holder))
 
     async def collection(self, network: str, contract: bytes) -> tuple[Collection | None, Coverage]:
         """Owners, ids and supply of an NFT contract; None when no NFT transfer of it was seen."""
@@ -240,3 +242,8 @@ class TransferIndex:
         while len(self._gone) >= _MOST_GONE:
             del self._gone[next(iter(self._gone))]
         self._gone[(network, subject)] = self._clock.monotonic() + _GONE_SECONDS
+
+
+def _known(coverage: Coverage, holder: bytes) -> Coverage:
+    """The zero address is a party to every mint and burn; what it holds besides is not kept, and not claimed."""
+    return coverage if holder != ZERO_ADDRESS else Coverage(coverage.block, False)

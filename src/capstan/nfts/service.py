@@ -4,9 +4,12 @@ Called by the NFT routes. What contracts say is kept until there is a newer bloc
 document that cannot be had leaves its fields null and is never an error.
 """
 
+import msgspec
+
 from capstan.answers.encoded import Answer, answer_of
 from capstan.answers.reading import Blocks, evm_address, reaches, read_at
 from capstan.chain.registry import Network
+from capstan.core.clock import Clock
 from capstan.core.errors import InvalidRequest
 from capstan.core.hexes import to_checksum_address
 from capstan.core.money import plain
@@ -30,7 +33,17 @@ _THINGS = "ERC721 or ERC1155 tokens"
 _MEMORY_BYTES = 16 * 1024 * 1024
 # How long a list of owned NFTs waits for documents that were never fetched. They are there the next time.
 _LIST_PATIENCE_SECONDS = 4.0
+# How long later pages of a list are those of the list as it was at its first page, and how long a list may be for that.
+_STABLE_SECONDS = 30.0
+_MOST_LISTED = 5_000
 _NO_DOCUMENT = Document()
+
+
+class _List(msgspec.Struct, frozen=True):
+    """What an address owned when the first page was asked for, as far as it is kept."""
+
+    whole: OwnedPage
+    read_at: float
 
 
 class NftService:
@@ -44,6 +57,7 @@ class NftService:
         library: Library,
         floors: Floors,
         gateways: Gateways,
+        clock: Clock,
     ) -> None:
         self._blocks = blocks
         self._reader = reader
@@ -51,10 +65,12 @@ class NftService:
         self._library = library
         self._floors = floors
         self._gateways = gateways
+        self._clock = clock
         # Readings by network and what was read, each good for its block.
         self._tokens: WeightedMemory[tuple[str, bytes, int], TokenReading] = WeightedMemory(_MEMORY_BYTES)
         self._collections: WeightedMemory[tuple[str, bytes], CollectionReading] = WeightedMemory(_MEMORY_BYTES)
         self._owned: WeightedMemory[tuple[str, tuple[OwnedToken, ...]], OwnedReading] = WeightedMemory(_MEMORY_BYTES)
+        self._lists: WeightedMemory[tuple[str, bytes], _List] = WeightedMemory(_MEMORY_BYTES)
 
     async def metadata(self, network: Network, contract: str, token_id: str) -> Answer:
         """What is known of one NFT, encoded. Raises `InvalidRequest`, `NotFound`, and the failures of the pool."""
@@ -99,10 +115,25 @@ class NftService:
     async def owned(self, network: Network, address: str, page: int, limit: int) -> Answer:
         """A page of what an address owns, encoded. Raises as `metadata` does."""
         holder = evm_address(network, address, "address", _THINGS)
-        found = await self._index.owned(network, holder, page=page, limit=limit)
+        found = await self._page(network, holder, page, limit)
         nfts = await self._shown(network, found) if found.tokens else []
         shown = OwnedNfts(address=address, chain=network.spec.chain, nfts=nfts, page=page, total=found.total)
         return answer_of(shown, found.coverage)
+
+    async def _page(self, network: Network, holder: bytes, page: int, limit: int) -> OwnedPage:
+        """A page of the list. Later pages are of the same list as the first for a little while."""
+        key, begin, end = (network.name, holder), (page - 1) * limit, page * limit
+        kept = self._lists.get(key)
+        if page > 1 and kept is not None and self._clock.monotonic() - kept.read_at < _STABLE_SECONDS:
+            whole = kept.whole
+            if end <= len(whole.tokens) or len(whole.tokens) == whole.total:
+                return OwnedPage(whole.tokens[begin:end], whole.total, whole.coverage)
+        found = await self._index.owned(network, holder, page=page, limit=limit)
+        if page == 1 and found.total > limit:
+            whole = await self._index.owned(network, holder, page=1, limit=_MOST_LISTED)
+            self._lists.put(key, _List(whole, self._clock.monotonic()), 200 * len(whole.tokens))
+            found = OwnedPage(whole.tokens[:limit], whole.total, whole.coverage)
+        return found
 
     async def _document(
         self, network: Network, contract: bytes, token_id: int | None, reading: TokenReading | CollectionReading
