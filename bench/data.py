@@ -4,8 +4,9 @@ A development chain is filled with Transfer and Approval events of one token. Th
 blocks at a time, decodes the answer with the JSON and ABI libraries, and writes the rows, one window after the other:
 what one writes in an afternoon. Each contender runs in a process of its own, so that its peak memory is its own. The
 last figures show whether an event costs the same in a large index as in a small one. Run it with `make bench`, or
-alone: `python bench/data.py [--blocks N] [--events N] [--rows N] [--ponder DIRECTORY]`. With `--ponder`, Ponder does
-the same in the same run: copy `bench/peers/ponder` to the directory and run `npm install` there first.
+alone: `python bench/data.py [--blocks N] [--events N] [--rows N] [--rounds N] [--ponder DIRECTORY]`. With `--ponder`,
+Ponder does the same in the same run: copy `bench/peers/ponder` to the directory and run `npm install` there first. All
+contenders take turns, so that what else the machine does falls on all of them; the middle one of the ratios counts.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import aiohttp
@@ -290,26 +292,34 @@ def measure_ponder(project: Path, url: str, contract: str, last_block: int) -> f
     return peer["seconds"]
 
 
-async def compare(blocks: int, events: int, ponder: Path | None) -> None:
-    """Fill a chain and let all fetch it."""
+async def compare(blocks: int, events: int, rounds: int, ponder: Path | None) -> None:
+    """Fill a chain and let all fetch it, in turns."""
     node = EvmNode(ensure_node_project(print), block_time=3600)
     await node.start()
     try:
         began = time.perf_counter()
         contract = await fill(node.url, blocks, events)
         print(f"{events:,} events in {blocks:,} blocks, made in {time.perf_counter() - began:.0f} s")
-        baseline, ours = [measure(name, node.url) for name in CONTENDERS]
-        if baseline["events"] != ours["events"]:
-            raise RuntimeError(f"{baseline['events']} and {ours['events']} transfers were found")
-        speed, calls = ours["seconds"] / baseline["seconds"], ours["calls"] / baseline["calls"]
-        print(f"  the index takes {speed:.2f} x the time of the plain loop, and {calls:.2f} x its calls")
-        if ponder is not None:
-            async with NodeRpc(node.url) as rpc:
-                last = int(await rpc.call("eth_blockNumber"), 16)
-            seconds = measure_ponder(ponder, node.url, contract, last)
-            print(f"  the index is {seconds / ours['seconds']:.1f} times as fast as Ponder")
+        async with NodeRpc(node.url) as rpc:
+            last = int(await rpc.call("eth_blockNumber"), 16)
+        against_plain, against_ponder = [], []
+        for _ in range(rounds):
+            baseline, ours = [measure(name, node.url) for name in CONTENDERS]
+            if baseline["events"] != ours["events"]:
+                raise RuntimeError(f"{baseline['events']} and {ours['events']} transfers were found")
+            against_plain.append(ours["seconds"] / baseline["seconds"])
+            if ponder is not None:
+                against_ponder.append(measure_ponder(ponder, node.url, contract, last) / ours["seconds"])
+        print(f"  the index takes {median(against_plain):.2f} x the time of the plain loop{_all(against_plain)}")
+        if against_ponder:
+            print(f"  the index is {median(against_ponder):.1f} times as fast as Ponder{_all(against_ponder)}")
     finally:
         await node.stop()
+
+
+def _all(ratios: list[float]) -> str:
+    """The ratios of all rounds, if there are several."""
+    return f" ({', '.join(f'{ratio:.2f}' for ratio in ratios)})" if len(ratios) > 1 else ""
 
 
 def main() -> None:
@@ -317,6 +327,7 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=2_000)
     parser.add_argument("--events", type=int, default=200_000)
     parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--ponder", type=Path)
     parser.add_argument("--contender", choices=sorted(CONTENDERS))
     parser.add_argument("--url")
@@ -324,7 +335,7 @@ def main() -> None:
     if chosen.contender:
         contend(chosen.contender, chosen.url)
         return
-    asyncio.run(compare(chosen.blocks, chosen.events, chosen.ponder))
+    asyncio.run(compare(chosen.blocks, chosen.events, chosen.rounds, chosen.ponder))
     print("cost of one event while the index grows")
     asyncio.run(growth(chosen.rows))
 

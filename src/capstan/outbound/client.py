@@ -61,11 +61,12 @@ class GuardedClient:
     ) -> None:
         self._allow_http = allow_http
         self._allow_loopback = allow_loopback
+        self._names = resolver or PooledResolver()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=_MOST_CONNECTIONS,
                 limit_per_host=_MOST_PER_HOST,
-                resolver=resolver or PooledResolver(),
+                resolver=self._names,
                 # Names are looked up for every connection: what was public a minute ago need not be now.
                 use_dns_cache=False,
                 ssl=ssl.create_default_context(),
@@ -82,6 +83,8 @@ class GuardedClient:
     async def close(self) -> None:
         """Close every connection."""
         await self._session.close()
+        # The session closes only names that it looked for itself.
+        await self._names.close()
 
     def check(self, address: str) -> URL:
         """The address in its standard form. Raises `OutboundRefused` for one that is never asked, without I/O."""
