@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from capstan.bundler.validation.evm.messages import AccountState
+from capstan.chain.calls.blocks import ask_block
 from capstan.chain.calls.models import BlockChanged, BlockRef
 from capstan.chain.errors import EveryUpstreamFailed, NodeError, NodeUnable, is_method_missing
 from capstan.chain.registry import Network
@@ -113,6 +114,8 @@ class ChainState:
         if lacking:
             self.round_trips += 1
             await self._gather(block, state, lacking)
+            if not self._by_hash:
+                await self._check_block(block)
         return state
 
     async def code_hashes(self, block: BlockRef, addresses: Iterable[bytes]) -> dict[bytes, bytes]:
@@ -142,8 +145,18 @@ class ChainState:
                 return result
             return await self._call(method, [*params, to_quantity(block.number), *after], block)
 
+    async def _check_block(self, block: BlockRef) -> None:
+        """What was asked for by number belongs to the block only if it still has that number."""
+        now = await ask_block(self._network, to_quantity(block.number))
+        if now.hash != block.hash:
+            self._blocks.pop(block.hash, None)
+            raise BlockChanged(f"block {block.number} of {self._network.name} was replaced while its state was read")
+
     async def _call(self, method: str, params: list[object], block: BlockRef) -> Any:
-        raw = await self._network.pool.call(method, msgspec.json.encode(params), needs_block=block.number)
+        # A trace is much work; a node that is slow with it is not helped by a second one.
+        hedge = not method.startswith("debug_")
+        body = msgspec.json.encode(params)
+        raw = await self._network.pool.call(method, body, needs_block=block.number, hedge=hedge)
         return msgspec.json.decode(raw)
 
     async def _gather(self, block: BlockRef, state: BlockState, lacking: Mapping[bytes, list[bytes]]) -> None:
