@@ -37,25 +37,25 @@ class RateBudget:
 class HedgeBudget:
     """Doubled calls as a share of all calls, so that hedging does not double the load of upstreams that are slow."""
 
-    __slots__ = ("_credit", "_most", "_share", "sent", "won")
+    __slots__ = ("_share", "credit", "most", "sent", "won")
 
     def __init__(self, share: float = 0.1, most: float = 10.0) -> None:
         # Second calls made, and how many of them had the answer first. Only counted here.
         self.sent = 0
         self.won = 0
         self._share = share
-        self._most = most
+        self.most = most
         # Something to begin with, unless nothing may be doubled at all.
-        self._credit = most if share else 0.0
+        self.credit = most if share else 0.0
 
     def earn(self) -> None:
         """A call is made."""
-        if self._credit < self._most:
-            self._credit = min(self._credit + self._share, self._most)
+        if self.credit < self.most:
+            self.credit = min(self.credit + self._share, self.most)
 
     def spend(self) -> bool:
         """Whether one call may be doubled now; it is then paid for."""
-        if self._credit < 1.0:
+        if self.credit < 1.0:
             return False
-        self._credit -= 1.0
+        self.credit -= 1.0
         return True

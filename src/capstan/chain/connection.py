@@ -137,6 +137,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, client: "Keeper") -> None:
         self._client = client
         self._known_heads = client.heads.get
+        self._young_heads = client.heads.get_young
         self.transport: Any = None
         self.pending: Sending | None = None
         self.idle_since = 0.0
@@ -148,7 +149,7 @@ class Connection(asyncio.Protocol):
         # Bytes since the last of the body, and bytes of headers, that of the trailer included.
         self._without_body = 0
         self._headers = 0
-        self._heard = False
+        self.heard = False
         self._used = False
         self._unzip: Any = None
         # Whether a place for a large answer was asked for.
@@ -160,7 +161,7 @@ class Connection(asyncio.Protocol):
     def send(self, pending: Sending) -> None:
         """Begin a request."""
         self.pending = pending
-        self._heard = False
+        self.heard = False
         self.transport.write(pending.request)
 
     def data_received(self, data: bytes) -> None:
@@ -169,11 +170,12 @@ class Connection(asyncio.Protocol):
             # Bytes that nobody asked for: the connection cannot be trusted any more.
             self.transport.close()
             return
-        if self._heard:
+        if self.heard:
             self._piece = None
         else:
             end = data.find(END) + len(END)
-            size = self._known_heads(data[:end])
+            head = data[:end]
+            size = self._young_heads(head) or self._known_heads(head)
             if size is not None and len(data) - end == size:
                 # An answer in one piece, with a head that the parser has read before.
                 self.pending = None
@@ -185,7 +187,7 @@ class Connection(asyncio.Protocol):
         self._parse(data)
 
     def _begin_answer(self, data: bytes) -> None:
-        self._heard = True
+        self.heard = True
         self._piece = data
         self._parser = httptools.HttpResponseParser(self)
         self._body = []
@@ -203,7 +205,7 @@ class Connection(asyncio.Protocol):
         except zlib.error:
             self.fail(WireError("malformed", "the answer is not the gzip it claims to be", maybe_delivered=True))
         # Unless the answer is complete: then nothing is under way, or the next request, of which nothing was heard.
-        if self._without_body > _LONGEST_HEAD and self._heard and self.pending is not None:
+        if self._without_body > _LONGEST_HEAD and self.heard and self.pending is not None:
             self._fail_for_head()
 
     def _fail_for_head(self) -> None:
@@ -219,11 +221,11 @@ class Connection(asyncio.Protocol):
         pending, self.pending = self.pending, None
         if pending is None or pending.over:
             return
-        if self._used and not self._heard and pending.repeatable:
+        if self._used and not self.heard and pending.repeatable:
             # The upstream closed an idle connection just as we used it: that says nothing about the upstream.
             self._client.retry(pending)
             return
-        if self._heard:
+        if self.heard:
             pending.fail(WireError("malformed", "the answer broke off", maybe_delivered=True))
             return
         pending.fail(WireError("disconnect", "the connection ended without an answer", maybe_delivered=True))
@@ -246,7 +248,7 @@ class Connection(asyncio.Protocol):
     # Callbacks of the parser.
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers += len(name) + len(value)
-        if self._headers > _LONGEST_HEAD and self._heard:
+        if self._headers > _LONGEST_HEAD and self.heard:
             self._fail_for_head()
             return
         if name.lower() == b"content-encoding" and value.strip().lower() in (b"gzip", b"x-gzip"):
@@ -269,7 +271,7 @@ class Connection(asyncio.Protocol):
                 self.transport.pause_reading()
 
     def on_message_complete(self) -> None:
-        if not self._heard:
+        if not self.heard:
             # The next request is under way already, so this answers nothing that was asked.
             self.fail(WireError("malformed", "more came than was asked for", maybe_delivered=True))
             return

@@ -16,6 +16,9 @@ from capstan.chain.hedging import HedgeWatch
 from capstan.chain.member import PooledUpstream
 from capstan.chain.upstream import Upstream
 from capstan.chain.wire import Sending, WireError
+from capstan.core.jsonrpc import plain_result
+
+_OK = 200
 
 
 class Maker(Protocol):
@@ -39,12 +42,12 @@ class FirstAttempt(Sending, eq=False):
     started: float
     # None once it has been told: whatever comes then is kept for `outcome`.
     maker: Maker | None
+    call_id: int
     # After how long a second upstream should be asked, None for never; and whether it took so long.
     hedge_delay: float | None = None
     hedge_is_due: bool = False
     # Whether the upstream has answered or failed, or we have given it up.
     done: bool = False
-    _call_id: int = 0
     _again: bool = False
     _result: Raw | None = None
     _error: ChainError | None = None
@@ -54,15 +57,6 @@ class FirstAttempt(Sending, eq=False):
     @property
     def over(self) -> bool:
         return self.done
-
-    def send(self, params: bytes, timeout: float) -> bool:
-        """Begin. False, without any effect, when the upstream takes no call at once."""
-        call_id = self.upstream.begin(self, self.method, params, timeout)
-        if call_id is None:
-            return False
-        self._call_id = call_id
-        self.member.begin_plainly(self.started)
-        return True
 
     def watch(self, watch: HedgeWatch, delay: float) -> None:
         """Carry on as a `Run` when there is no answer after the delay, since a second upstream may be faster."""
@@ -79,11 +73,13 @@ class FirstAttempt(Sending, eq=False):
     def succeed(self, status: int, body: bytes) -> None:
         if self.done:
             return
-        try:
-            result = self.upstream.judge(status, self._call_id, body)
-        except ChainError as error:
-            self._end_badly(error)
-            return
+        result = plain_result(body, b"%d" % self.call_id) if status == _OK else None
+        if result is None:
+            try:
+                result = self.upstream.judge(status, self.call_id, body)
+            except ChainError as error:
+                self._end_badly(error)
+                return
         self.done = True
         if self._watch is not None:
             self._stop_watching()
@@ -103,7 +99,7 @@ class FirstAttempt(Sending, eq=False):
             # Cut off without a word: a restart, perhaps. Once more, before the upstream counts as failed.
             self._again = True
             self.repeatable = False
-            self.upstream.begin_again(self)
+            self.upstream.begin(self)
             return
         self._end_badly(self.upstream.failure(error))
 

@@ -91,7 +91,7 @@ class CircuitBreaker:
         self.errors = ErrorRate()
         self._clock = clock
         self._random = random or Random()
-        self._failures_in_a_row = 0
+        self.failures_in_a_row = 0
         self._pauses = 0
         self._retry_at = 0.0
         self._closed_at = float("-inf")
@@ -114,26 +114,22 @@ class CircuitBreaker:
         A call that began before the breaker opened says nothing about now, so it changes nothing.
         """
         if self.state is _CLOSED:
-            self.went_well(self._clock.monotonic())
+            self.failures_in_a_row = 0
+            self.errors.passed(self._clock.monotonic())
             return False
         if not probe:
             return False
         self.state = BreakerState.CLOSED
         self._closed_at = self._clock.monotonic()
-        self._failures_in_a_row = 0
+        self.failures_in_a_row = 0
         self.errors.clear()
         return True
-
-    def went_well(self, now: float) -> None:
-        """A proper answer came now, while the breaker is closed."""
-        self._failures_in_a_row = 0
-        self.errors.passed(now)
 
     def failed(self, *, probe: bool, fatal: bool = False) -> bool:
         """No proper answer. `fatal` says that one such failure is enough. True when the breaker opens because of it."""
         now = self._clock.monotonic()
         if self.state is _CLOSED:
-            self._failures_in_a_row += 1
+            self.failures_in_a_row += 1
             self.errors.note(now, failed=True)
             if not fatal and not self._too_many(now):
                 return False
@@ -151,7 +147,7 @@ class CircuitBreaker:
             self._open(self._clock.monotonic())
 
     def _too_many(self, now: float) -> bool:
-        if self._failures_in_a_row >= FAILURES_BEFORE_OPENING:
+        if self.failures_in_a_row >= FAILURES_BEFORE_OPENING:
             return True
         calls, failures = self.errors.counts(now)
         return calls >= _BAD_SHARE_CALLS and failures >= _BAD_SHARE * calls

@@ -177,13 +177,15 @@ class PooledUpstream:
 
     def end_well(self, method: str, started: float) -> None:
         """A call that was begun plainly has a result. The same as `end`, for what nearly always happens."""
-        if self.breaker.state is not _CLOSED:
+        breaker = self.breaker
+        if breaker.state is not _CLOSED:
             self.end(method, started, False, None)
             return
         now = self._monotonic()
         self.in_flight -= 1
         self._lives(method, started, now)
-        self.breaker.went_well(now)
+        breaker.failures_in_a_row = 0
+        breaker.errors.passed(now)
         try:
             self.outcomes["ok"] += 1
         except KeyError:

@@ -119,11 +119,19 @@ class UpstreamPool:
         member = first_choice(self._company, method, needs_block, archive, True, now)
         if member is None or member.over_http is None or not member.in_rotation:
             return None
-        attempt = FirstAttempt(b"", 0.0, True, member, member.over_http, method, now, maker)
         # An upstream that stalls must leave time for the next one.
-        if not attempt.send(params, timeout if self._alone else timeout / 2):
+        seconds = timeout if self._alone else timeout / 2
+        upstream = member.over_http
+        composed = upstream.compose(method, params, seconds)
+        if composed is None:
             return None
-        self.hedges.earn()
+        call_id, request, deadline = composed
+        attempt = FirstAttempt(request, deadline, True, member, upstream, method, now, maker, call_id)
+        upstream.begin(attempt)
+        member.begin_plainly(now)
+        hedges = self.hedges
+        if hedges.credit < hedges.most:
+            hedges.earn()
         if not self._alone:
             delay = hedge_delay(member, method)
             if delay is not None:

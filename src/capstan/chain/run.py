@@ -309,8 +309,9 @@ def first_choice(
     if shortlists is not None:
         for member in company.members:
             version += member.version
-        found = shortlists.get(method, block, archive, now, version)
-        if found is not None:
+        known = shortlists.get((method, block, archive))
+        if known is not None and known[1] == version and now < known[0]:
+            found = known[2]
             return found[0] if len(found) == 1 else by_weight(found, company.random)
     needs = Needs(method, block, archive, may_probe)
     found = shortlist(company.members, needs, situation_of(company, now))

@@ -204,11 +204,8 @@ class Shortlists(Generic[C]):
 
     def __init__(self) -> None:
         self._lists: dict[tuple[str, int | None, bool], tuple[float, int, list[C]]] = {}
-
-    def get(self, method: str, block: int | None, archive: bool, now: float, version: int) -> list[C] | None:
-        """The shortlist for a call with such needs, if it is known."""
-        found = self._lists.get((method, block, archive))
-        return found[2] if found is not None and found[1] == version and now < found[0] else None
+        # What is known for a method, a block and whether an archive is needed: until when, of which version, and whom.
+        self.get = self._lists.get
 
     def keep(self, needs: Needs, now: float, version: int, found: list[C]) -> None:
         """Remember a shortlist, unless it is for trying out an upstream: that is for one call."""

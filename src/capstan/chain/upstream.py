@@ -24,7 +24,7 @@ from capstan.chain.errors import (
     error_from_node,
 )
 from capstan.chain.models import Family, UpstreamSpec
-from capstan.chain.wire import Sending, WireClient, WireError, WireOptions
+from capstan.chain.wire import WireClient, WireError, WireOptions
 from capstan.core import jsonrpc
 
 # Below the 5 seconds after which Node.js servers close an idle connection, so that we close first and do not write into
@@ -92,6 +92,8 @@ class Upstream:
                 gzip=spec.gzip,
             )
         )
+        # Sends what `compose` gave, without waiting for its answer, which the sending is told.
+        self.begin = self._wire.send
 
     async def call(self, method: str, params: bytes, *, timeout: float, repeatable: bool = True) -> Raw:
         """The result of one call, as JSON text. `params` is a JSON array.
@@ -119,24 +121,21 @@ class Upstream:
             raise self.failure(error) from None
         return self.judge(answer.status, call_id, answer.body)
 
-    def begin(self, sending: Sending, method: str, params: bytes, timeout: float) -> int | None:
-        """Send a call without waiting for its answer, which `sending` is told; the id of the call, for `judge`.
+    def compose(self, method: str, params: bytes, timeout: float) -> tuple[int, bytes, float] | None:
+        """A call that can be sent without waiting: its id, for `judge`, the bytes of the request, and its deadline.
 
-        None, and nothing is sent, when that cannot be done at once: then `call` says why.
+        None when nothing can be sent at once: then `call` says why.
         """
-        if self._closed or not self._is_address or not self._wire.accepts:
+        wire = self._wire
+        if self._closed or not self._is_address or not wire.accepts():
             return None
         name = self._names.get(method)
         if name is None:
             name = self._names[method] = msgspec.json.encode(method)
         call_id = next(self._ids)
         body = b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":%b}' % (call_id, name, params)
-        self._wire.begin(sending, body, min(self._timeout, timeout))
-        return call_id
-
-    def begin_again(self, sending: Sending) -> None:
-        """Send the same call once more, in what is left of its time."""
-        self._wire.send(sending)
+        seconds = min(self._timeout, timeout)
+        return call_id, b"%b%d\r\n\r\n%b" % (wire.head, len(body), body), wire.time() + seconds
 
     def failure(self, error: WireError) -> UpstreamFailure:
         """What an error of the wire means for a call."""

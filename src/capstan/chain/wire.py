@@ -11,7 +11,9 @@ Failures are raised as `WireError` with a reason, and with whether the request m
 import asyncio
 import re
 import ssl
+import time
 from collections import deque
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from capstan.chain.connection import END, Awaited, Connection, Sending, WireAnswer, WireError, WireOptions
@@ -40,7 +42,8 @@ class WireClient:
         self._secure = parts.scheme == "https"
         self._port = parts.port or (443 if self._secure else 80)
         self._context = ssl.create_default_context() if self._secure else None
-        self._head = _head(options, parts.netloc.rpartition("@")[2], parts.path or "/", parts.query)
+        # What every request begins with: all of its head up to the length of its body.
+        self.head = _head(options, parts.netloc.rpartition("@")[2], parts.path or "/", parts.query)
         self._idle: deque[Connection] = deque()
         self._open: set[Connection] = set()
         self._opening = 0
@@ -51,8 +54,8 @@ class WireClient:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._closed = False
-        # The loop that all connections belong to, once there is one.
-        self._loop: asyncio.AbstractEventLoop | None = None
+        # The clock of the loop, which deadlines go by. It is the loop's own as soon as there is a connection.
+        self.time: Callable[[], float] = time.monotonic
         # When the sweep ran last.
         self._now = 0.0
         # Heads of answers that the parser has read, and how many bytes of body follow them.
@@ -62,38 +65,32 @@ class WireClient:
         """Send a body; the future gives the answer or raises `WireError`. Cancelling it gives the request up."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[WireAnswer] = loop.create_future()
-        self.send(Awaited(self.request(body), loop.time() + timeout, repeatable, future))
+        request = b"%b%d\r\n\r\n%b" % (self.head, len(body), body)
+        self.send(Awaited(request, loop.time() + timeout, repeatable, future))
         return future
-
-    def request(self, body: bytes) -> bytes:
-        """The bytes of the request that carries a body."""
-        return b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
-
-    def begin(self, pending: Sending, body: bytes, timeout: float) -> None:
-        """Send a body for someone who does not wait. What is sent, and by when it must be answered, is noted there."""
-        loop = self._loop or asyncio.get_running_loop()
-        pending.request = b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
-        pending.deadline = loop.time() + timeout
-        if self._idle and self._sweeper is not None:
-            connection = self._idle.pop()
-            if not connection.transport.is_closing():
-                connection.send(pending)
-                return
-        self.send(pending)
 
     def send(self, pending: Sending) -> None:
         """Send a request as soon as a connection is free."""
-        loop = self._loop
-        if loop is None:
-            loop = self._loop = asyncio.get_running_loop()
+        if self._idle and self._sweeper is not None:
+            connection = self._idle.pop()
+            if not connection.transport.is_closing():
+                # As `Connection.send` does, without a call.
+                connection.pending = pending
+                connection.heard = False
+                connection.transport.write(pending.request)
+                return
+        loop = asyncio.get_running_loop()
+        self.time = loop.time
         self._start(pending, loop)
         if self._sweeper is None:
             self._now = loop.time()
             self._sweeper = loop.call_later(_SWEEP_SECONDS, self._sweep)
 
-    @property
     def accepts(self) -> bool:
-        """Whether a request would be sent or queued, and not refused on the spot."""
+        """Whether a request would be sent or queued, and not refused on the spot. Asked within the event loop."""
+        if self._idle:
+            return True
+        self.time = asyncio.get_running_loop().time
         return not self._closed and len(self._queue) < self.options.waiting
 
     def learn(self, piece: bytes, body_bytes: int) -> None:

@@ -15,7 +15,7 @@ V = TypeVar("V")
 class Memo(Generic[K, V]):
     """Values by key. Holds at most twice `max_bytes`, as `size_of` counts them."""
 
-    __slots__ = ("_bytes", "_max_bytes", "_older", "_size_of", "_younger")
+    __slots__ = ("_bytes", "_max_bytes", "_older", "_size_of", "_younger", "get_young")
 
     def __init__(self, max_bytes: int, size_of: Callable[[K, V], int]) -> None:
         self._max_bytes = max_bytes
@@ -23,6 +23,8 @@ class Memo(Generic[K, V]):
         self._younger: dict[K, V] = {}
         self._older: dict[K, V] = {}
         self._bytes = 0
+        # The value if it is among the younger ones, without a call of ours. If it is not, `get` must be asked.
+        self.get_young = self._younger.get
 
     def __len__(self) -> int:
         return len(self._younger) + len(self._older)
@@ -41,12 +43,12 @@ class Memo(Generic[K, V]):
         self._bytes += self._size_of(key, value)
         self._younger[key] = value
         if self._bytes > self._max_bytes:
-            self._older = self._younger
-            self._younger = {}
+            self._older = self._younger.copy()
+            self._younger.clear()
             self._bytes = 0
 
     def clear(self) -> None:
         """Forget everything."""
-        self._younger = {}
+        self._younger.clear()
         self._older = {}
         self._bytes = 0

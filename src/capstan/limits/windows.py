@@ -91,14 +91,20 @@ class Windows:
 
     def of(self, subject: str, now: float) -> Window:
         """The window of `subject` as it is at `now`; an empty one if there was none."""
+        window = self._young.get(subject)
+        if window is None or now >= self._turn_at:
+            window = self._find(subject, now)
+        events = window.events
+        if events and now - events[0][0] >= WINDOW:
+            window.expire(now)
+        return window
+
+    def _find(self, subject: str, now: float) -> Window:
         if now >= self._turn_at:
             self._turn(now)
         window = self._young.get(subject)
         if window is None:
             window = self._young[subject] = self._old.pop(subject) if subject in self._old else Window()
-        events = window.events
-        if events and now - events[0][0] >= WINDOW:
-            window.expire(now)
         return window
 
     def _turn(self, now: float) -> None:

@@ -24,6 +24,7 @@ from capstan.rpc.errands import Errand
 from capstan.rpc.integrity.guard import Guard
 from capstan.rpc.logs import LogReader
 from capstan.rpc.methods import Kind, Method
+from capstan.rpc.treatments import TELLS_HEAD
 
 _REPEATS = {Kind.READ: Repeat.FREELY, Kind.SUBMIT: Repeat.ELSEWHERE, Kind.ACTION: Repeat.NEVER}
 # Answers that name the block they are in; one beyond the followed head is news of a new head.
@@ -31,7 +32,6 @@ _NEWS = frozenset(
     {"eth_getTransactionReceipt", "eth_getTransactionByHash", "eth_getBlockByNumber", "eth_getBlockByHash"}
 )
 _BLOCK_BY_HASH = "eth_getBlockByHash"
-_TELLS_HEAD = "eth_blockNumber"
 # Bound once: in Python 3.11 to look up a member of an enum costs as much as a call.
 _NEVER: Final = Keeping.NEVER
 _LOGS = "eth_getLogs"
@@ -105,11 +105,12 @@ class Forwarder:
         self._logs = logs
         self._filters = filters
         self._clock = clock
-        self._heads = heads
+        self.heads = heads
         # Asks the upstreams of networks whose answers are checked.
         self._guard = guard
         self._announced: dict[str, int] = {}
-        self._look_up = cache.look_up
+        # The same as `look`, for all but the head itself.
+        self.look_up = cache.look_up
         # A call as a question of a topic.
         self.question = cache.ask
 
@@ -124,10 +125,10 @@ class Forwarder:
 
     def look(self, network: Network, method: str, topic: Topic, question: Question) -> bytes | Plan:
         """The same as `now`, for a question of the topic."""
-        heads = self._heads(network)
-        if method == _TELLS_HEAD and heads.latest_number is not None and heads.is_fresh:
+        heads = self.heads(network)
+        if method == TELLS_HEAD and heads.latest_number is not None and heads.is_fresh:
             return b'"%b"' % to_quantity(self._announce(network, heads.latest_number)).encode()
-        return self._look_up(topic, question, heads)
+        return self.look_up(topic, question, heads)
 
     def _announce(self, network: Network, number: int) -> int:
         """The head to tell. While a reorganisation makes the chain shorter, the number told before is told again."""
@@ -180,14 +181,14 @@ class Forwarder:
             if asking.kind.kind is Kind.ACTION and asking.network.spec.dev_methods:
                 # The chain was told to change: nothing that was said of it is certain any more.
                 self._cache.forget(asking.network.name)
-                self._heads(asking.network).nudge()
+                self.heads(asking.network).nudge()
             return Answer(result, "miss")
         found = asking.plan or self.now(asking.network, asking.method, asking.params)
         if isinstance(found, bytes):
             return Answer(found, "hit")
         asking.plan = found
         if asking.method == _LOGS:
-            heads = self._heads(asking.network)
+            heads = self.heads(asking.network)
             logs = await self._logs.get_logs(
                 asking.network.name, asking.params, heads, lambda params: self._upstream(asking, params)
             )
@@ -241,7 +242,7 @@ class Forwarder:
         """
         policy = plan.policy
         if policy.number is None and policy.kind is Keeping.BY_HASH and network.spec.family == "evm":
-            return self._heads(network).latest_number
+            return self.heads(network).latest_number
         return policy.number
 
     async def _read(self, asking: Asking) -> Raw:
@@ -257,7 +258,7 @@ class Forwarder:
         If it is of another branch than the followed one, nothing that was kept is certain any more: whoever gets this
         answer knows of the new branch, and must not be told of the blocks that it replaced.
         """
-        heads = self._heads(network)
+        heads = self.heads(network)
         known = heads.latest_number
         try:
             named = _block_decoder.decode(result)

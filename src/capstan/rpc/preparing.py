@@ -15,7 +15,7 @@ from capstan.core.errors import InvalidRequest, PayloadTooLarge
 from capstan.core.jsonrpc import BadCall, Call, Item
 from capstan.rpc.blocks import is_archive_read, state_block
 from capstan.rpc.cache.gateway import Topic
-from capstan.rpc.cache.models import Question
+from capstan.rpc.cache.models import HeadView, Question
 from capstan.rpc.models import Cost, Head
 from capstan.rpc.treatments import Treatment, Treatments
 
@@ -58,6 +58,7 @@ class Preparer:
         archive_depth: Callable[[], int],
         topic: Callable[[Network, str], Topic],
         ask: Callable[[Topic, bytes], Question],
+        heads: Callable[[Network], HeadView],
     ) -> None:
         """`topic` tells what a method means to the cache, and `ask` makes a call a question about it."""
         self._max_body_bytes = limits.max_body_bytes
@@ -67,7 +68,7 @@ class Preparer:
         self._ask = ask
         self._parser = jsonrpc.RequestParser(max_items=limits.max_batch_items, max_depth=limits.max_depth)
         self._parse_plain = self._parser.parse_plain
-        self._treatment_of = Treatments(cost, topic).of
+        self._treatment_of = Treatments(cost, topic, heads).of
 
     def prepare(self, network: Network, body: bytes) -> Prepared:
         """Read the body and price it. Raises `PayloadTooLarge`, or `InvalidRequest` when it is no JSON-RPC."""

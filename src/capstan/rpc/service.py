@@ -79,6 +79,7 @@ class RpcService:
         limits: RpcLimits | None = None,
     ) -> None:
         self._forwarder = forwarder
+        self._look_up = forwarder.look_up
         self._record_usage = usage.record
         self._head = head
         self._clock = clock
@@ -91,6 +92,7 @@ class RpcService:
             archive_depth=archive_depth,
             topic=forwarder.topic,
             ask=forwarder.question,
+            heads=forwarder.heads,
         )
         # Reads a body and prices it; see there.
         self.prepare = self._preparer.prepare
@@ -127,11 +129,23 @@ class RpcService:
         treatment, question = prepared.treatment, prepared.question
         if treatment is None or question is None or not treatment.plain or not caller.has_scope(treatment.scope):
             return None
-        found = self._forwarder.look(network, treatment.method, treatment.topic, question)
+        if treatment.tells_head:
+            found = self._forwarder.look(network, treatment.method, treatment.topic, question)
+        else:
+            found = self._look_up(treatment.topic, question, treatment.heads)
         if not isinstance(found, bytes):
             return found
-        self._record(caller, network, treatment.method, prepared.units, started, False, True)
-        return jsonrpc.result_reply(prepared.items[0].id or jsonrpc.NULL, found)
+        self._record_usage(
+            caller.account_id,
+            caller.key_id,
+            network.name,
+            treatment.method,
+            prepared.units,
+            False,
+            int((self._monotonic() - started) * 1_000_000),
+            True,
+        )
+        return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (prepared.items[0].id or jsonrpc.NULL, found)
 
     def begin(
         self, caller: Caller, network: Network, prepared: Prepared, plan: Plan, started: float, asker: Asker
@@ -170,9 +184,18 @@ class RpcService:
     def _finish(self, errand: Errand, result: Raw) -> bytes:
         """The body of the reply with a result that came to an errand, and the record of what it used."""
         self._forwarder.finish(errand, result)
-        call = errand.call
-        self._record(errand.caller, errand.network, call.method, errand.units, errand.began, False, False)
-        return jsonrpc.result_reply(call.id or jsonrpc.NULL, result)
+        call, caller = errand.call, errand.caller
+        self._record_usage(
+            caller.account_id,
+            caller.key_id,
+            errand.network.name,
+            call.method,
+            errand.units,
+            False,
+            int((self._monotonic() - errand.began) * 1_000_000),
+            False,
+        )
+        return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (call.id or jsonrpc.NULL, result)
 
     async def answer(
         self,

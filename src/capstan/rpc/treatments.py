@@ -14,9 +14,12 @@ import msgspec
 from capstan.chain.filters import FILTER_METHODS
 from capstan.chain.registry import Network
 from capstan.rpc.cache.gateway import Topic
+from capstan.rpc.cache.models import HeadView
 from capstan.rpc.methods import STATE_READS, Kind, look_up
 from capstan.rpc.models import Cost
 
+# Answered from the followed head.
+TELLS_HEAD: Final = "eth_blockNumber"
 # Reads whose answer is never in memory as one piece.
 _NOT_FROM_MEMORY: Final = frozenset({"eth_getLogs", *FILTER_METHODS})
 
@@ -32,15 +35,21 @@ class Treatment(msgspec.Struct, frozen=True):
     reads_state: bool
     # Whether its answer may be in memory, or come from an upstream as it is.
     plain: bool
+    # Whether its answer is the head itself.
+    tells_head: bool
     topic: Topic
+    heads: HeadView
 
 
 class Treatments:
     """The treatments of all networks that are served."""
 
-    def __init__(self, cost: Cost, topic: Callable[[Network, str], Topic]) -> None:
+    def __init__(
+        self, cost: Cost, topic: Callable[[Network, str], Topic], heads: Callable[[Network], HeadView]
+    ) -> None:
         self._cost = cost
         self._topic = topic
+        self._heads = heads
         self._networks: dict[str, tuple[Network, dict[str, Treatment]]] = {}
 
     def of(self, network: Network, method: str) -> Treatment | None:
@@ -62,6 +71,8 @@ class Treatments:
             self._cost(method, True),
             method in STATE_READS,
             method not in _NOT_FROM_MEMORY,
+            method == TELLS_HEAD,
             self._topic(network, method),
+            self._heads(network),
         )
         return treatment

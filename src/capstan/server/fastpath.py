@@ -75,7 +75,7 @@ class FastPath:
         self._telemetry = telemetry
         self._access_log = access_log
         self._request_ids = request_ids
-        self._ok_series = telemetry.series("POST", _ROUTE, 200)
+        self._count_ok = telemetry.series("POST", _ROUTE, 200).add
         # Networks by the target of the request and the key's mode, so that paths are not taken apart again.
         self._targets: dict[tuple[bytes, str], Network] = {}
         # What the parser made of heads, for the protocol.
@@ -114,7 +114,7 @@ class FastPath:
         try:
             found = self._service.answer_now(caller, network, prepared, started)
             if isinstance(found, bytes):
-                return self._answered(found, b"hit", decision, caller, head, client, keep_alive, started, units)
+                return self._hit(found, decision, caller, head, client, keep_alive, started, units)
             if found is not None:
                 sent = Sent(head, client, caller, decision, prepared, started, keep_alive, self)
                 sent.errand = self._service.begin(caller, network, prepared, found, started, sent)
@@ -150,10 +150,9 @@ class FastPath:
             units=units,
         )
 
-    def _answered(
+    def _hit(
         self,
         reply: bytes,
-        source: bytes,
         decision: Decision,
         caller: Caller,
         head: RequestHead,
@@ -162,27 +161,23 @@ class FastPath:
         started: float,
         units: int,
     ) -> bytes:
-        """The response to a call that was answered from memory, or at once by an upstream."""
+        """The response to a call that was answered from memory."""
         request_id = self._request_ids.next_bytes()
         seconds = self._monotonic() - started
-        self._ok_series.add(seconds)
+        self._count_ok(seconds)
         if self._access_log.enabled:
             self._log(request_id.decode(), 200, len(reply), units, client, caller, head.path, seconds)
-        return self._encoder.encode_json(reply, source, decision, request_id, keep_alive)
+        return self._encoder.encode_json(reply, b"hit", decision, request_id, keep_alive)
 
     def respond(self, sent: Sent, reply: bytes) -> bytes:
         """The response to a call that was sent and that its first upstream answered."""
-        return self._answered(
-            reply,
-            b"miss",
-            sent.decision,
-            sent.caller,
-            sent.head,
-            sent.client,
-            sent.keep_alive,
-            sent.started,
-            sent.prepared.units,
-        )
+        request_id = self._request_ids.next_bytes()
+        seconds = self._monotonic() - sent.started
+        self._count_ok(seconds)
+        if self._access_log.enabled:
+            units = sent.prepared.units
+            self._log(request_id.decode(), 200, len(reply), units, sent.client, sent.caller, sent.head.path, seconds)
+        return self._encoder.encode_json(reply, b"miss", sent.decision, request_id, sent.keep_alive)
 
     def regret(self, sent: Sent) -> bytes:
         """The response to a call that was sent and whose reply was lost through a mistake of ours, which was logged."""

@@ -93,6 +93,7 @@ class HeadMemo:
         self._memo: Memo[bytes, KnownHead] = Memo(max_bytes, lambda text, _: 3 * len(text) + _OVERHEAD)
         # The head with exactly these bytes, if it is known. Bound once: it is asked for every request.
         self.get = self._memo.get
+        self.get_young = self._memo.get_young
 
     def __len__(self) -> int:
         return len(self._memo)

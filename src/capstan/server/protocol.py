@@ -87,6 +87,7 @@ class CapstanProtocol(PacedProtocol):
         self._at_start = True
         self._piece: bytes | None = None
         self._heads = self.surroundings.fast_path.heads.get
+        self._young_heads = self.surroundings.fast_path.heads.get_young
         self._fast_answer = self.surroundings.fast_path.answer
         self._keep_alive_seconds = self.surroundings.limits.keep_alive_seconds
         self._host = "unknown"
@@ -113,9 +114,16 @@ class CapstanProtocol(PacedProtocol):
             return
         if self._at_start:
             end = data.find(END) + len(END)
-            known = self._heads(data[:end])
+            head = data[:end]
+            known = self._young_heads(head) or self._heads(head)
             # A whole request. While one before it waits for its answer, it is for uvicorn's pipeline.
-            if known is not None and len(data) - end == known.body_bytes and self._is_free():
+            cycle: Any = self.cycle
+            if (
+                known is not None
+                and len(data) - end == known.body_bytes
+                and (cycle is None or cycle.response_complete)
+                and not self.flow.write_paused
+            ):
                 # Line breaks between two messages mean nothing.
                 self._head_bytes = 0
                 self._answer(known.head, data[end:], True)

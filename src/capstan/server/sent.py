@@ -102,7 +102,10 @@ class Sent(msgspec.Struct, eq=False):
             # It must not hurt the connection to the upstream, in whose callback we are.
             log.exception("fast_path_failed")
             response = self.sender.regret(self)
-        self._hand_over(response)
+        connection = self.connection
+        if connection is not None:
+            self.connection = None
+            connection.answered_later(self, response)
 
     def broke(self) -> None:
         """There will be no reply, through a mistake of ours."""

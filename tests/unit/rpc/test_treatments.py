@@ -14,12 +14,15 @@ class Case:
         self.factor = 1
         self.asked: list[str] = []
         topic: Any = object()
+        heads: Any = object()
 
         def find_topic(_network: Network, method: str) -> Any:
             self.asked.append(method)
             return topic
 
-        self.treatments = Treatments(lambda _, archive: self.factor * (10 if archive else 1), find_topic)
+        self.treatments = Treatments(
+            lambda _, archive: self.factor * (10 if archive else 1), find_topic, lambda _: heads
+        )
 
 
 def network() -> Network:

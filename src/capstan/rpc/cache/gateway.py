@@ -138,7 +138,7 @@ class RpcCache:
     ) -> None:
         self._memory = MemoryCache(clock, limits)
         self._get = self._memory.get
-        self._question = self._memory.question
+        self._entry = self._memory.entry
         self._put = self._memory.put
         self._tier = tier
         self._coalescer: Coalescer[tuple[Raw, Source]] = Coalescer() if coalescer is None else coalescer
@@ -174,7 +174,10 @@ class RpcCache:
         if rule is None:
             return UNCACHEABLE
         key = topic.plain_prefix + params
-        question = self._question(key) or ask_plainly(rule, key, params) or self._memo.get(key)
+        entry = self._entry(key)
+        question = None if entry is None else entry.question
+        if question is None:
+            question = ask_plainly(rule, key, params) or self._memo.get(key)
         if question is None:
             question = ask_fully(topic.family, rule, topic.prefix, params)
             self._memo.put(key, question)
@@ -183,7 +186,7 @@ class RpcCache:
     def look_up(self, topic: Topic, question: Question, heads: HeadView) -> bytes | Plan:
         """The answer to a question about the topic if it is in memory, else the plan to hand to `fetch`."""
         key = question.key
-        if key:
+        if self._entry(key) is not None:
             result = self._get(key)
             if result is not None:
                 return result

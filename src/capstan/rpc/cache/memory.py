@@ -74,7 +74,7 @@ class _Groups:
                 del self.blocks[binding.number]
 
 
-class _Entry(msgspec.Struct, gc=False, eq=False):
+class Entry(msgspec.Struct, gc=False, eq=False):
     """One answer. Nothing it refers to refers back to it, so the collector of cycles need not look at it."""
 
     result: bytes
@@ -93,7 +93,9 @@ class MemoryCache:
         self._limits = limits or MemoryLimits()
         self._most_entry_bytes = min(self._limits.max_entry_bytes, self._limits.max_bytes)
         self._monotonic = clock.monotonic
-        self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
+        self._entries: OrderedDict[bytes, Entry] = OrderedDict()
+        # What is kept under a key, whether it still holds or not. For those who look before they ask.
+        self.entry = self._entries.get
         self._groups: dict[str, _Groups] = {}
         self._bytes = 0
         self._evicted = 0
@@ -109,11 +111,6 @@ class MemoryCache:
             return None
         self._entries.move_to_end(key)
         return entry.result
-
-    def question(self, key: bytes) -> Question | None:
-        """What the answer under this key was asked with, if there is one and that is known."""
-        entry = self._entries.get(key)
-        return None if entry is None else entry.question
 
     def put(
         self,
@@ -139,7 +136,7 @@ class MemoryCache:
         else:
             groups.add(key, binding)
         until = None if seconds is None else self._monotonic() + seconds
-        entries[key] = _Entry(result, size, until, groups, binding, question)
+        entries[key] = Entry(result, size, until, groups, binding, question)
         self._bytes += size
         while self._bytes > limits.max_bytes or len(entries) > limits.max_entries:
             self._evict()
@@ -184,6 +181,6 @@ class MemoryCache:
         self._forget(key, entry)
         self._evicted += 1
 
-    def _forget(self, key: bytes, entry: _Entry) -> None:
+    def _forget(self, key: bytes, entry: Entry) -> None:
         self._bytes -= entry.size
         entry.groups.discard(key, entry.binding)
