@@ -56,6 +56,8 @@ async def main() -> None:
     overrides = {
         "data_dir": sys.argv[1],
         "server": {"port": 0, "max_connections": 50_000, "header_timeout_seconds": 120},
+        # The clients of the benchmark do not answer pings.
+        "feed": {"ping_seconds": 3600},
         "log": {"access": False, "level": "warning"},
         "networks": {"ethereum/sepolia": {"upstreams": ["http://127.0.0.1:9"]}},
     }

@@ -6,9 +6,12 @@ import asyncio
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 import websockets
 from websockets.frames import Frame, Opcode
@@ -19,6 +22,9 @@ from tests.support.gateway import Gateway, serving
 from tests.support.service import run_json
 
 _KIB = 1024
+HALF_OPEN = 400
+# Far more than it takes: about six kilobytes.
+MOST_BYTES_OF_ONE = 64 * _KIB
 SETTINGS = {
     "feed.subscriptions_per_socket": 5,
     "feed.message_bytes": 64 * _KIB,
@@ -202,17 +208,53 @@ async def test_a_client_that_does_not_stop_over_its_limit_is_closed_with_4429(
         assert (await client.wait_closed())[0] == 4429
 
 
-async def test_half_open_clients_do_not_disturb(gateway: Gateway, quiet_devnet: EvmDevnet) -> None:
+async def test_half_open_silent_and_garbage_clients_cost_little_and_nobody_loses_a_head(
+    quiet_devnet: EvmDevnet, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    settings = {"server.header_timeout_seconds": 10, "log.access": False}
+    with serving(tmp_path_factory.mktemp("hostile"), [quiet_devnet.url], settings=settings) as gateway:
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(connected(address(gateway))) for _ in range(3)]
+            heads = [await client.subscribe("newHeads") for client in clients]
+            before = gateway.memory_bytes()
+            half = await half_open(gateway, stack, HALF_OPEN)
+            grown = gateway.memory_bytes() - before
+            assert grown < HALF_OPEN * MOST_BYTES_OF_ONE, f"{grown // HALF_OPEN} bytes for each"
+            for _ in range(20):
+                reader, writer = await raw_socket(gateway)
+                writer.write(frame(Opcode.TEXT, b"{") * 5 + b"\xff" * 64)
+                assert await close_code(reader) == 1002
+                writer.close()
+            await quiet_devnet.mine_async(5)
+            ready = await asyncio.to_thread(httpx.get, f"{gateway.service.origin}/readyz", timeout=30, trust_env=False)
+            assert ready.status_code == 200
+            # None of them says anything more, and all are let go.
+            async with asyncio.timeout(90):
+                for reader in half:
+                    await reader.read()
+            await quiet_devnet.mine_async(5)
+            for client, subscription in zip(clients, heads, strict=True):
+                told = client.of(subscription)
+                await client.wait_for(partial(has, told, 10))
+                assert len(told) == 10
+                assert linked(told)
+
+
+def has(told: list[object], count: int) -> bool:
+    return len(told) >= count
+
+
+async def half_open(gateway: Gateway, stack: AsyncExitStack, count: int) -> list[asyncio.StreamReader]:
+    """Clients that connect and send nothing, or the beginning of a request."""
     parts = urlsplit(address(gateway))
-    half = [await asyncio.open_connection(parts.hostname, parts.port) for _ in range(200)]
-    for _, writer in half[:100]:
-        writer.write(b"GET /v1/ws/ethereum/devnet HTTP/1.1\r\nHost: x\r\nConnection: Upg")
-    async with connected(address(gateway)) as client:
-        heads = await client.subscribe("newHeads")
-        await quiet_devnet.mine_async(5)
-        await client.wait_for(lambda: len(client.of(heads)) == 5)
-    for _, writer in half:
-        writer.close()
+    readers = []
+    for number in range(count):
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        stack.callback(writer.close)
+        if number % 2:
+            writer.write(b"GET /v1/ws/ethereum/devnet HTTP/1.1\r\nHost: x\r\nConnection: Upg")
+        readers.append(reader)
+    return readers
 
 
 async def test_limits_shared_through_redis_hold_on_the_socket(
