@@ -66,6 +66,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
             valid_until=found.valid_until,
             block_number=found.block.number,
             associated=found.associated,
+            created_at=self.created_at,
         )
 
 

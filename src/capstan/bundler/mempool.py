@@ -42,8 +42,6 @@ class Mempool:
         self._by_sender: dict[bytes, dict[bytes, PoolOperation]] = {}
         # Operations that use an address as factory, paymaster or aggregator.
         self._by_entity: dict[bytes, dict[bytes, PoolOperation]] = {}
-        # Operations that use storage associated with an entity inside a contract (STO-041).
-        self._by_storage: dict[bytes, dict[bytes, PoolOperation]] = {}
         self._reserved: dict[bytes, int] = {}
 
     def __len__(self) -> int:
@@ -162,7 +160,10 @@ class Mempool:
                 )
 
     def _check_roles(self, old: PoolOperation | None, new: PoolOperation) -> None:
-        """STO-040, STO-041: an address is the sender of operations, or something else of others, never both."""
+        """STO-040: an address is the sender of operations, or something else of others, never both.
+
+        Operations that use storage inside another's sender (STO-041) may wait here together; bundles keep them apart.
+        """
         sender = new.sender.address
         if _any_other(self._by_entity, sender, old):
             raise Refusal(
@@ -178,18 +179,6 @@ class Mempool:
                     " UserOperation currently in mempool (STO-040)",
                     {entity.role: to_checksum_address(entity.address)},
                 )
-        for contract in new.associated - {sender}:
-            if _any_other(self._by_sender, contract, old):
-                raise Refusal(
-                    RULE_VIOLATION,
-                    f"the operation uses storage of {to_checksum_address(contract)}, the sender of another operation in"
-                    " the pool (STO-041)",
-                )
-        if any(each.sender.address != sender for each in self._by_storage.get(sender, {}).values()):
-            raise Refusal(
-                RULE_VIOLATION,
-                f"another operation in the pool uses storage of the sender {to_checksum_address(sender)} (STO-041)",
-            )
 
     def _check_delegation(self, old: PoolOperation | None, new: PoolOperation) -> None:
         """AUTH-040: the tuples of one sender name one delegate."""
@@ -277,8 +266,6 @@ class Mempool:
         self._by_sender.setdefault(new.sender.address, {})[new.hash] = new
         for entity in new.others():
             self._by_entity.setdefault(entity.address, {})[new.hash] = new
-        for contract in new.associated:
-            self._by_storage.setdefault(contract, {})[new.hash] = new
         if new.paymaster is not None:
             self._reserved[new.paymaster.address] = self.reserved(new.paymaster.address) + new.prefund
 
@@ -288,8 +275,6 @@ class Mempool:
         _discard(self._by_sender, gone.sender.address, gone.hash)
         for address in {entity.address for entity in gone.others()}:
             _discard(self._by_entity, address, gone.hash)
-        for contract in gone.associated:
-            _discard(self._by_storage, contract, gone.hash)
         if gone.paymaster is not None:
             left = self.reserved(gone.paymaster.address) - gone.prefund
             if self._by_entity.get(gone.paymaster.address):

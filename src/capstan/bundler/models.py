@@ -39,6 +39,8 @@ class PoolOperation(msgspec.Struct, frozen=True, kw_only=True):
     block_number: int
     # The contracts, other than its own sender, in which it used storage associated with an entity (STO-041).
     associated: frozenset[bytes] = frozenset()
+    # When it came, in microseconds since 1970. Of two that pay the same, the earlier goes first.
+    created_at: int = 0
 
     @property
     def place(self) -> tuple[bytes, int]:

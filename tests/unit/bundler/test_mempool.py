@@ -179,13 +179,12 @@ def test_an_address_has_one_role() -> None:
     pool.add(pooled(2))
 
 
-def test_storage_of_another_sender_is_left_alone() -> None:
+def test_who_uses_storage_of_another_sender_may_wait_beside_it() -> None:
+    """STO-041 is for bundles: see `test_choosing`."""
     pool = new_pool()
-    pool.add(pooled(1, associated=frozenset({address(5), address(1)})))
-    refused(pool, pooled(5), RULE_VIOLATION, "STO-041")
-    pool.add(pooled(6))
-    refused(pool, pooled(7, associated=frozenset({address(6)})), RULE_VIOLATION, "STO-041")
-    pool.add(pooled(1, 1, associated=frozenset({address(1)})))
+    pool.add(pooled(1, associated=frozenset({address(5)})))
+    pool.add(pooled(5))
+    assert len(pool) == 2
 
 
 def test_one_sender_delegates_to_one_contract() -> None:

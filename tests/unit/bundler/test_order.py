@@ -29,6 +29,11 @@ def test_a_nonce_waits_for_the_one_before() -> None:
     assert list(best_first([second, other, first], base_fee=0, least_tip=11)) == [other]
 
 
+def test_of_two_that_pay_the_same_the_earlier_comes_first() -> None:
+    late, early = pooled(1, created_at=20), pooled(2, created_at=10)
+    assert list(best_first([late, early], base_fee=0)) == [early, late]
+
+
 def test_lanes_of_a_sender_do_not_wait_for_each_other() -> None:
     slow, fast = pooled(1, 0, fee=10), pooled(1, LANE, fee=99)
     assert list(best_first([slow, fast], base_fee=0)) == [fast, slow]
