@@ -13,6 +13,7 @@ from capstan.bundler.fees import NO_FEES, Fees, covers, offered
 from capstan.bundler.models import PoolOperation
 from capstan.bundler.order import best_first
 from capstan.bundler.reputation import ReputationBook
+from capstan.bundler.validating import Validated
 from capstan.userops.codec import codec_for
 from capstan.userops.models import UserOperation
 from capstan.userops.versions import Version
@@ -105,9 +106,8 @@ class _Bundle:
         self._bytes = 0
         self._senders: set[bytes] = set()
         self._uses: dict[bytes, int] = {}
-        # The slots that validations touched, and of those the ones they wrote, by contract.
-        self._touched: dict[bytes, set[bytes]] = {}
-        self._written: dict[bytes, set[bytes]] = {}
+        # The contracts whose storage validations touched.
+        self._touched: set[bytes] = set()
 
     @property
     def is_full(self) -> bool:
@@ -127,10 +127,7 @@ class _Bundle:
         self._senders.add(pooled.sender.address)
         for entity in pooled.counted():
             self._uses[entity.address] = self._uses.get(entity.address, 0) + 1
-        for contract, slots in entry.validated.storage.items():
-            self._touched.setdefault(contract, set()).update(slots)
-        for contract, slots in entry.validated.written.items():
-            self._written.setdefault(contract, set()).update(slots)
+        self._touched.update(entry.validated.storage)
 
     def _may_join(self, pooled: PoolOperation) -> bool:
         """GREP-010, GREP-020: nothing of a banned entity, a few of a throttled one."""
@@ -144,13 +141,32 @@ class _Bundle:
         return True
 
     def _meets(self, entry: Entry) -> bool:
-        """Whether its validation touches what that of another in the bundle touches."""
-        sender = entry.operation.sender
-        if sender in self._touched:
+        """Whether its validation uses the storage of another's sender (STO-041), or what another's writes.
+
+        The latter does not count for two that share a staked entity: that answers for what goes wrong between them
+        (EREP-020, EREP-030), and one that counts its operations could else have but one in each bundle.
+        """
+        storage = entry.validated.storage
+        if entry.operation.sender in self._touched or not self._senders.isdisjoint(storage):
             return True
-        for contract, slots in entry.validated.storage.items():
-            if contract in self._senders or not slots.isdisjoint(self._written.get(contract, ())):
-                return True
+        staked = _staked(entry)
         return any(
-            not slots.isdisjoint(self._touched.get(contract, ())) for contract, slots in entry.validated.written.items()
+            _overlap(entry.validated, other.validated)
+            for other in self.chosen
+            if not staked or staked.isdisjoint(_staked(other))
         )
+
+
+def _staked(entry: Entry) -> frozenset[bytes]:
+    found = entry.validated
+    others = (found.factory, found.paymaster, found.aggregator)
+    return frozenset(entity.address for entity in others if entity is not None and entity.staked)
+
+
+def _overlap(one: Validated, other: Validated) -> bool:
+    """Whether one writes what the other reads or writes."""
+    return _writes_into(one, other) or _writes_into(other, one)
+
+
+def _writes_into(one: Validated, other: Validated) -> bool:
+    return any(not slots.isdisjoint(other.storage.get(contract, ())) for contract, slots in one.written.items())

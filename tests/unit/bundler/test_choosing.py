@@ -15,7 +15,13 @@ SLOT, OTHER = bytes(32), b"\1" * 32
 _ENTRY_POINT = EntryPoint(b"\x43" * 20, "0.7")
 
 
-def entry(sender: int, *, reads: Mapping[int, bytes] | None = None, writes: Mapping[int, bytes] | None = None) -> Entry:
+def entry(
+    sender: int,
+    *,
+    reads: Mapping[int, bytes] | None = None,
+    writes: Mapping[int, bytes] | None = None,
+    paymaster: Entity | None = None,
+) -> Entry:
     """An operation of a sender whose validation touched these slots of these contracts."""
     touched = {**(reads or {}), **(writes or {})}
     return Entry(
@@ -25,6 +31,7 @@ def entry(sender: int, *, reads: Mapping[int, bytes] | None = None, writes: Mapp
         validated=Validated(
             block=BlockRef(1, "0x" + "00" * 32, 0),
             sender=Entity("account", address(sender), False),
+            paymaster=paymaster,
             storage={address(contract): frozenset({slot}) for contract, slot in touched.items()},
             written={address(contract): frozenset({slot}) for contract, slot in (writes or {}).items()},
         ),
@@ -51,3 +58,10 @@ def test_storage_of_another_sender_is_left_alone() -> None:
 def test_what_one_writes_another_does_not_use() -> None:
     assert chosen(entry(1, writes={9: SLOT}), entry(2, reads={9: SLOT}), entry(3, reads={9: OTHER})) == [1, 3]
     assert chosen(entry(1, reads={9: SLOT}), entry(2, writes={9: SLOT})) == [1]
+
+
+def test_a_staked_entity_answers_for_what_its_operations_do_to_each_other() -> None:
+    staked, plain = (Entity("paymaster", address(9), stake) for stake in (True, False))
+    assert chosen(*(entry(sender, writes={9: SLOT}, paymaster=staked) for sender in (1, 2, 3))) == [1, 2, 3]
+    assert chosen(*(entry(sender, writes={9: SLOT}, paymaster=plain) for sender in (1, 2, 3))) == [1]
+    assert chosen(entry(1, writes={9: SLOT}, paymaster=staked), entry(2, reads={9: SLOT})) == [1]
