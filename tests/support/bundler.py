@@ -46,13 +46,13 @@ class BundlerClient:
     """The bundler's path of a running service."""
 
     def __init__(self, url: str, key: str) -> None:
-        self._client = httpx.Client(headers={"X-API-Key": key}, timeout=_SECONDS, trust_env=False)
+        self.http = httpx.Client(headers={"X-API-Key": key}, timeout=_SECONDS, trust_env=False)
         self.url = url
 
     def post(self, body: object) -> httpx.Response:
         """The whole HTTP answer to a body."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return self._client.post(self.url, content=content, headers={"Content-Type": "application/json"})
+        return self.http.post(self.url, content=content, headers={"Content-Type": "application/json"})
 
     def ask(self, method: str, *params: object) -> Any:
         """The result of one call. Raises `BundlerError`."""
