@@ -104,7 +104,7 @@ async def test_the_time_range_is_that_which_account_and_paymaster_share(on_devne
 @pytest.mark.parametrize(
     ("until", "after", "message"),
     [
-        (20, 0, "expires too soon"),
+        (29, 0, "expires too soon"),
         (-1000, 0, "AA22 expired or not due"),
         (0, 1000, "AA22 expired or not due"),
     ],

@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 _PROGRAM = ("-P", "-m", "capstan.bundler.validation.evm.worker")
 # Beyond the time of a job, after which a worker ends itself: starting a process and loading its modules.
-_START_SECONDS = 20.0
+_START_SECONDS = 60.0
 _STOP_SECONDS = 5.0
 # Codes that a worker is known to have. Beyond that many the process is replaced, so that it does not grow for ever.
 _CODES_AT_ONCE = 4096

@@ -53,9 +53,8 @@ def _stuck() -> Callable[[set[bytes]], Job]:
 @pytest.fixture
 async def workers() -> AsyncIterator[Workers]:
     pool = Workers(WorkerLimits(processes=1, waiting=1, job_seconds=1.0))
-    async with asyncio.timeout(120):
-        yield pool
-        await pool.close()
+    yield pool
+    await pool.close()
 
 
 async def test_a_process_serves_many_jobs_and_is_given_code_once(workers: Workers) -> None:
