@@ -274,8 +274,11 @@ class Forwarder:
             other_branch = named.parent_hash.lower() != heads.latest_hash
         if other_branch:
             self._cache.forget(network.name)
-        elif number > known:
+        elif number == known + 1 and named.parent_hash is not None:
             self._cache.forget_head(network.name)
+        elif number > known:
+            # Nothing links it to our chain: it may be of another branch, which leaves ours we do not know where.
+            self._cache.doubt(network.name, number)
         else:
             return
         heads.nudge()

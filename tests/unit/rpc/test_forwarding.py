@@ -5,12 +5,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from capstan.chain.filters import FilterRouter
 from capstan.chain.models import UpstreamSpec
 from capstan.chain.registry import ChainRegistry, Network
 from capstan.chain.upstream import open_session
-from capstan.core.clock import SystemClock
+from capstan.core.clock import ManualClock, SystemClock
 from capstan.rpc.cache.gateway import RpcCache
 from capstan.rpc.forwarding import Asking, Forwarder
 from capstan.rpc.logs import LogReader
@@ -132,3 +133,71 @@ async def test_what_is_sent_is_never_kept() -> None:
     async with setting("0x" + "3" * 64) as tested:
         for _ in range(2):
             assert (await tested.ask("eth_sendRawTransaction", b'["0x00"]'))[1] == "miss"
+
+
+def block_hash(number: int) -> str:
+    return f"0x{number:064x}"
+
+
+class Known(MovingHeads):
+    """A head that knows its blocks."""
+
+    def hash_at(self, number: int) -> str | None:
+        return block_hash(number) if self.latest_number is not None and number <= self.latest_number else None
+
+
+def block(number: int) -> bytes:
+    return b'["0x%x",false]' % number
+
+
+async def answer_by_name(_request: web.Request, called: dict[str, Any]) -> web.Response:
+    """A block that is asked for by number, or the receipt of a transaction in the block that its hash names."""
+    number = int(called["params"][0], 16)
+    names = ("number", "hash") if called["method"] == "eth_getBlockByNumber" else ("blockNumber", "blockHash")
+    result = dict(zip(names, (hex(number), block_hash(number)), strict=True))
+    return web.json_response({"jsonrpc": "2.0", "id": called["id"], "result": result})
+
+
+@asynccontextmanager
+async def in_doubt() -> AsyncIterator[tuple[Setting, ManualClock]]:
+    """The followed chain ends at block 5, which is kept; and a receipt came from a block that nothing links to it."""
+    clock, heads = ManualClock(), Known()
+    heads.latest_number, heads.latest_hash = 5, block_hash(5)
+    async with FaultyNode(answer_by_name) as node:
+        registry = ChainRegistry(open_session(), clock)
+        registry.replace([network_spec(node.spec("node"))])
+        cache = RpcCache(clock)
+        forwarder = Forwarder(cache, LogReader(cache, clock), FilterRouter(clock), clock, heads=lambda _: heads)
+        tested = Setting(forwarder, registry.networks()[0], heads, node)
+        try:
+            assert (await tested.ask("eth_getBlockByNumber", block(5)))[1] == "miss"
+            assert (await tested.ask("eth_getBlockByNumber", block(5)))[1] == "hit"
+            await tested.ask("eth_getTransactionReceipt", b'["%b"]' % block_hash(7).encode())
+            yield tested, clock
+        finally:
+            await cache.close()
+            await registry.close()
+
+
+async def test_after_a_jump_no_block_is_told_from_memory_until_our_chain_is_as_long() -> None:
+    async with in_doubt() as (tested, _):
+        assert tested.heads.nudges == 1
+        assert (await tested.ask("eth_getBlockByNumber", block(5)))[1] == "miss"
+        tested.heads.latest_number = 6
+        assert (await tested.ask("eth_getBlockByNumber", block(5)))[1] == "miss"
+        tested.heads.latest_number = 7
+        assert (await tested.ask("eth_getBlockByNumber", block(5)))[1] == "hit"
+
+
+async def test_a_block_that_never_comes_does_not_keep_us_in_doubt() -> None:
+    async with in_doubt() as (tested, clock):
+        assert (await tested.ask("eth_getBlockByNumber", block(5)))[1] == "miss"
+        clock.advance(11)
+        assert (await tested.ask("eth_getBlockByNumber", block(5)))[1] == "hit"
+
+
+async def test_what_is_final_is_beyond_doubt() -> None:
+    async with in_doubt() as (tested, _):
+        tested.heads.finalized_number = 4
+        assert (await tested.ask("eth_getBlockByNumber", block(3)))[1] == "miss"
+        assert (await tested.ask("eth_getBlockByNumber", block(3)))[1] == "hit"

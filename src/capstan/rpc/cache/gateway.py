@@ -18,7 +18,7 @@ from capstan.chain.models import Family
 from capstan.core.clock import Clock
 from capstan.core.jsonrpc import NULL
 from capstan.rpc.cache.coalesce import Coalescer, Flight
-from capstan.rpc.cache.memory import MemoryCache, MemoryLimits
+from capstan.rpc.cache.memory import Entry, MemoryCache, MemoryLimits
 from capstan.rpc.cache.models import (
     NEVER,
     UNCACHEABLE,
@@ -52,6 +52,8 @@ Lead: TypeAlias = Flight[tuple[Raw, Source]]
 
 # Hashes of blocks in the chain whose numbers are remembered, for each network.
 _KNOWN_BLOCKS = 1024
+# An upstream that names a block which never comes must not keep us in doubt for ever.
+_LONGEST_DOUBT_SECONDS = 10.0
 # Bound once, for every call compares with them: in Python 3.11 to look up a member of an enum costs as much as a call.
 _NEVER: Final = Kind.NEVER
 _AT_BLOCK: Final = Kind.AT_BLOCK
@@ -74,7 +76,7 @@ _DEFAULTS: dict[Family, NetworkOptions] = {
 class Track:
     """What the cache knows of one network's chain."""
 
-    __slots__ = ("at_head", "head_count", "number_of", "options", "revert_count")
+    __slots__ = ("at_head", "doubt_ends", "doubted", "head_count", "number_of", "options", "revert_count")
 
     def __init__(self, options: NetworkOptions | None = None) -> None:
         # None until it is configured or the family is known.
@@ -83,6 +85,9 @@ class Track:
         self.revert_count = 0
         # Blocks in the chain, the oldest first.
         self.number_of: OrderedDict[str, int] = OrderedDict()
+        # The block that our chain must reach before what is bound to blocks is told again; and when it is anyway.
+        self.doubted: int | None = None
+        self.doubt_ends = 0.0
         # The policy for answers that tell nothing of their block, at the head of that number.
         self.at_head: Policy = NEVER
 
@@ -137,6 +142,7 @@ class RpcCache:
         coalescer: Coalescer[tuple[Raw, Source]] | None = None,
     ) -> None:
         self._memory = MemoryCache(clock, limits)
+        self._monotonic = clock.monotonic
         self._get = self._memory.get
         self._entry = self._memory.entry
         self._put = self._memory.put
@@ -185,12 +191,12 @@ class RpcCache:
 
     def look_up(self, topic: Topic, question: Question, heads: HeadView) -> bytes | Plan:
         """The answer to a question about the topic if it is in memory, else the plan to hand to `fetch`."""
-        key = question.key
-        if self._entry(key) is not None:
+        key, track = question.key, topic.track
+        entry = self._entry(key)
+        if entry is not None and (track.doubted is None or self._is_vouched_for(entry, track, heads)):
             result = self._get(key)
             if result is not None:
                 return result
-        track = topic.track
         if question.when is _AT_NAMED and question.block == "latest" and question.shape is _OPAQUE:
             # So are most calls, and the policy is the same for all of them.
             latest = heads.latest_number
@@ -261,6 +267,26 @@ class RpcCache:
         """
         self._memory.drop_head(network)
         self._track(network).head_count += 1
+
+    def doubt(self, network: str, number: int) -> None:
+        """A node has a block of that number, and it is not known whether it stands on our chain or on another branch.
+
+        Until our chain is as long, or for a while at most, what is bound to blocks that are not final is not told.
+        """
+        self.forget_head(network)
+        track = self._track(network)
+        if track.doubted is None:
+            track.doubt_ends = self._monotonic() + _LONGEST_DOUBT_SECONDS
+            track.doubted = number
+        else:
+            track.doubted = max(track.doubted, number)
+
+    def _is_vouched_for(self, entry: Entry, track: Track, heads: HeadView) -> bool:
+        latest, doubted = heads.latest_number, track.doubted
+        if doubted is None or (latest is not None and latest >= doubted) or self._monotonic() >= track.doubt_ends:
+            track.doubted = None
+            return True
+        return entry.binding.life is not _BLOCK
 
     def forget(self, network: str) -> None:
         """Drop everything about a network from memory; answers that are under way are not kept either."""
