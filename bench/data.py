@@ -48,6 +48,8 @@ from capstan.storage.migrate import upgrade
 
 NETWORK = "ethereum/devnet"
 HOLDERS = 5_000
+# What is written in one transaction, the rows of a small index, and how often its cost is compared with a large one.
+BATCH, SMALL, PROBES = 5_000, 10_000, 4
 # What a careful author of a plain loop would choose: providers refuse more.
 WINDOW = 100
 CONTRACT = f"""
@@ -207,30 +209,51 @@ def _total(counter: Counter) -> float:
     )
 
 
+class Store:
+    """An index that is filled with made-up transfers, and measures itself. Close it."""
+
+    def __init__(self, file: Path) -> None:
+        self.rows = 0
+        self.spent = 0.0
+        self.database = Database(DatabaseOptions(url=sqlite_url(file)))
+        self._writer = TransferWriter(sqlite=True)
+
+    async def open(self) -> None:
+        await upgrade(self.database)
+
+    async def add(self) -> None:
+        """Write the next batch, as many as the backfill writes at a time, and count what it costs."""
+        some = [_transfer(number) for number in range(self.rows, self.rows + BATCH)]
+        began = time.process_time()
+        async with self.database.write() as connection:
+            await self._writer.add(connection, 1, some)
+        self.spent += time.process_time() - began
+        self.rows += BATCH
+
+
 async def growth(rows: int) -> None:
-    """Print what an event costs as the index grows."""
+    """Print what an event costs as the index grows, beside what it costs in a small index at the same moment."""
     with tempfile.TemporaryDirectory() as directory:
-        database = Database(DatabaseOptions(url=sqlite_url(Path(directory) / "growth.db")))
-        await upgrade(database)
-        subjects, writer = Subjects(SystemClock(), sqlite_dialect=True), TransferWriter(sqlite=True)
-        async with database.write() as connection:
-            network = await subjects.lock(connection, NETWORK)
-        marks, spent, done, since = [10_000, 30_000, 100_000, 300_000, 1_000_000], 0.0, 0, 0
-        first_cost = 0.0
-        while done < rows:
-            some = [_transfer(number) for number in range(done, done + 5_000)]
-            began = time.process_time()
-            async with database.write() as connection:
-                await writer.add(connection, network.id, some)
-            spent += time.process_time() - began
-            done += len(some)
-            since += len(some)
-            if done in marks:
-                cost = spent / since * 1e6
-                first_cost = first_cost or cost
-                print(f"  up to {done:>9,} rows: {cost:6.1f} us CPU per event, {cost / first_cost:4.2f} x the first")
-                spent, since = 0.0, 0
-        await database.close()
+        large = Store(Path(directory) / "large.db")
+        await large.open()
+        for mark in (mark for mark in (30_000, 100_000, 300_000, 1_000_000) if mark <= rows):
+            while large.rows < mark:
+                await large.add()
+            small = Store(Path(directory) / f"small-{mark}.db")
+            await small.open()
+            while small.rows < SMALL:
+                await small.add()
+            large.spent = small.spent = 0.0
+            for _ in range(PROBES):
+                await large.add()
+                await small.add()
+            costs = [store.spent / PROBES / BATCH * 1e6 for store in (large, small)]
+            print(
+                f"  at {mark:>9,} rows: {costs[0]:6.1f} us CPU per event, {costs[0] / costs[1]:4.2f} x "
+                f"that at {SMALL:,} ({costs[1]:.1f})"
+            )
+            await small.database.close()
+        await large.database.close()
 
 
 def _transfer(number: int) -> Transfer:
@@ -279,17 +302,18 @@ def measure(name: str, url: str) -> dict[str, float]:
     return result
 
 
-def measure_ponder(project: Path, url: str, contract: str, last_block: int) -> float:
-    """Run Ponder and print its figures. Returns the seconds it took."""
+def measure_ponder(project: Path, url: str, contract: str, last_block: int) -> dict[str, float]:
+    """Run Ponder and print its figures."""
     arguments = ["-m", "bench.peers.run_ponder", str(project.absolute()), url, contract, str(last_block)]
     root = Path(__file__).parents[1]
     done = subprocess.run([sys.executable, *arguments], cwd=root, stdout=subprocess.PIPE, text=True, check=True)
     peer: dict[str, float] = json.loads(done.stdout)
     print(
-        f"  Ponder {peer['events'] / peer['seconds']:9,.0f} events/s, {peer['calls']:,.0f} calls, "
-        f"{peer['megabytes']:.0f} MB at most, {peer['seconds']:.2f} s"
+        f"  Ponder {peer['events'] / peer['seconds']:9,.0f} events/s, "
+        f"{peer['events'] / peer['busy']:9,.0f} per second of CPU, {peer['calls']:5,.0f} calls, "
+        f"{peer['megabytes']:5.0f} MB at most, {peer['seconds']:6.2f} s"
     )
-    return peer["seconds"]
+    return peer
 
 
 async def compare(blocks: int, events: int, rounds: int, ponder: Path | None) -> None:
@@ -302,17 +326,20 @@ async def compare(blocks: int, events: int, rounds: int, ponder: Path | None) ->
         print(f"{events:,} events in {blocks:,} blocks, made in {time.perf_counter() - began:.0f} s")
         async with NodeRpc(node.url) as rpc:
             last = int(await rpc.call("eth_blockNumber"), 16)
-        against_plain, against_ponder = [], []
+        against_plain, against_ponder, busy = [], [], []
         for _ in range(rounds):
             baseline, ours = [measure(name, node.url) for name in CONTENDERS]
             if baseline["events"] != ours["events"]:
                 raise RuntimeError(f"{baseline['events']} and {ours['events']} transfers were found")
             against_plain.append(ours["seconds"] / baseline["seconds"])
             if ponder is not None:
-                against_ponder.append(measure_ponder(ponder, node.url, contract, last) / ours["seconds"])
+                peer = measure_ponder(ponder, node.url, contract, last)
+                against_ponder.append(peer["seconds"] / ours["seconds"])
+                busy.append(peer["busy"] / ours["busy"])
         print(f"  the index takes {median(against_plain):.2f} x the time of the plain loop{_all(against_plain)}")
         if against_ponder:
             print(f"  the index is {median(against_ponder):.1f} times as fast as Ponder{_all(against_ponder)}")
+            print(f"  Ponder uses {median(busy):.1f} times the processor time of the index{_all(busy)}")
     finally:
         await node.stop()
 

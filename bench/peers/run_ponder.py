@@ -25,7 +25,7 @@ _FILES = Path(__file__).parent / "ponder"
 
 
 async def run_ponder(project: Path, url: str, token: str, last_block: int) -> dict[str, float]:
-    """Seconds, events, calls and peak memory."""
+    """Seconds, processor time, events, calls and peak memory."""
     shutil.copytree(_FILES, project, dirs_exist_ok=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -48,9 +48,9 @@ async def run_ponder(project: Path, url: str, token: str, last_block: int) -> di
         try:
             async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session, asyncio.timeout(_MOST_SECONDS):
                 await _wait_for(session, "/health", process)
-                began = time.perf_counter()
+                began, before = time.perf_counter(), _busy(process.pid)
                 await _wait_for(session, "/ready", process)
-                seconds = time.perf_counter() - began
+                seconds, busy = time.perf_counter() - began, _busy(process.pid) - before
                 async with session.get("/metrics") as response:
                     metrics = await response.text()
             megabytes = _peak(process.pid)
@@ -59,6 +59,7 @@ async def run_ponder(project: Path, url: str, token: str, last_block: int) -> di
             await process.wait()
     return {
         "seconds": seconds,
+        "busy": busy,
         "events": _sum(metrics, "ponder_indexing_completed_events"),
         "calls": _sum(metrics, "ponder_rpc_request_duration_count"),
         "megabytes": megabytes,
@@ -73,6 +74,12 @@ async def _wait_for(session: aiohttp.ClientSession, path: str, process: asyncio.
                     return
         await asyncio.sleep(_POLL_SECONDS)
     raise RuntimeError("Ponder ended before it was ready; was `npm install` run?")
+
+
+def _busy(pid: int) -> float:
+    """The processor time that a process has used, all its threads together."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _peak(pid: int) -> float:

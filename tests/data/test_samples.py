@@ -86,7 +86,9 @@ async def test_what_is_no_token_is_not_found(setup: DataSetup, quiet_devnet: Evm
 
 async def test_nft_with_a_document_on_chain(setup: DataSetup, quiet_devnet: EvmDevnet) -> None:
     contract = quiet_devnet.deployment.nfts[0].address
+    assert not setup.index.followed
     found = await setup.nft(contract, 2)
+    assert setup.index.followed == {"ethereum/devnet"}, "whoever shows documents wants to hear of changes"
     image = found.pop("image_url")
     assert image.startswith("data:image/svg+xml;utf8,<svg ")
     assert found == {

@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from capstan.storage.errors import AlreadyExists, StorageError, StorageUnavailable
 
 _SQLITE_READERS = 4
+_WRITER_CACHE_KIB = 32 * 1024
 # SQLSTATE classes: connection exception, insufficient resources, operator intervention.
 _AWAY_STATES = frozenset({"08", "53", "57"})
 
@@ -133,6 +134,10 @@ def _sqlite_engine(url: URL, options: DatabaseOptions, *, readers: int) -> Async
         cursor.execute("PRAGMA journal_mode = WAL")
         cursor.execute("PRAGMA synchronous = NORMAL")
         cursor.execute("PRAGMA foreign_keys = ON")
+        if writer:
+            # The rows of one transaction of the transfer index fall all over its indexes. With the 2 MiB that are the
+            # default, the same pages would be written and read again within it.
+            cursor.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
         cursor.close()
 
     @event.listens_for(engine.sync_engine, "begin")

@@ -122,6 +122,14 @@ async def test_the_zero_address_is_never_followed(parts: Parts) -> None:
     assert not scripted.calls
 
 
+async def test_a_network_can_be_followed_for_notices_alone(parts: Parts) -> None:
+    served = Served(parts, ScriptedPool([]))
+    served.index.follow("polygon/mainnet")
+    assert served.needed == []
+    served.index.follow(NETWORK)
+    assert served.needed == [NETWORK]
+
+
 async def test_a_network_that_is_not_indexed_is_not_found(parts: Parts) -> None:
     served = Served(parts, ScriptedPool([]))
     with pytest.raises(NotFound, match="polygon/mainnet"):
