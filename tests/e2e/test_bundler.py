@@ -7,9 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 from eth_abi.abi import encode
+from eth_account import Account
 from eth_utils.crypto import keccak
 
+from capstan.devnet.artifacts import load_package_contract
+from capstan.devnet.evm import CHAIN_ID
+from capstan.devnet.install import NodeProject
+from capstan.devnet.models import DevAccount
 from capstan.userops.codec import encode_handle_ops
+from capstan.userops.models import Authorization, UserOperation
 from capstan.userops.versions import Version
 from tests.support.bundler import Accounts, BundlerClient, BundlerError, execute, new_owner, serving_bundler
 from tests.support.devnet import EvmDevnet, wait_until
@@ -210,3 +216,39 @@ def test_sending_needs_its_scope_and_reading_one_of_two(bundler: BundlerClient, 
     assert client.post([call]).json()[0]["error"]["code"] == -32003
     other = run_json("keys", "create", "--scope", "data:read", "--data-dir", data)["key"]
     assert BundlerClient(bundler.url, other).post({**call, "method": "eth_chainId"}).status_code == 403
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_an_account_of_its_own_key_sends_an_operation_with_its_tuple(
+    bundler: BundlerClient, evm_devnet: EvmDevnet, node_project: NodeProject, marked: bool
+) -> None:
+    """EIP-7702: the bundle is a transaction of type 4, and the account delegates from then on."""
+    accounts = Accounts(evm_devnet, "0.8")
+    delegate = deploy_7702_account(evm_devnet, node_project)
+    owner = Account.create()
+    evm_devnet.call("hardhat_setBalance", owner.address, hex(10**18))
+    signed = owner.sign_authorization({"chainId": CHAIN_ID, "address": delegate, "nonce": 0})
+    operation = UserOperation(
+        sender=bytes.fromhex(owner.address[2:]),
+        nonce=0,
+        factory=bytes.fromhex("7702") if marked else None,
+        call_gas_limit=100_000,
+        verification_gas_limit=300_000,
+        pre_verification_gas=100_000,
+        max_fee_per_gas=20 * 10**9,
+        max_priority_fee_per_gas=10**9,
+        authorization=Authorization(CHAIN_ID, bytes.fromhex(delegate[2:]), 0, signed.y_parity, signed.r, signed.s),
+    )
+    operation = accounts.sign(operation, DevAccount(owner.address, "0x" + bytes(owner.key).hex()))
+    sent = accounts.send(bundler, operation)
+    bundler.wait_for(sent)
+    assert bundler.ask("eth_getUserOperationReceipt", sent)["receipt"]["type"] == "0x4"
+    assert evm_devnet.call("eth_getCode", owner.address, "latest") == "0xef0100" + delegate[2:].lower()
+    assert bundler.ask("eth_getUserOperationByHash", sent)["userOperation"] == accounts.params(operation)[0]
+
+
+def deploy_7702_account(devnet: EvmDevnet, project: NodeProject) -> str:
+    """The sample account of entry point 0.8 for accounts of their own key."""
+    code = load_package_contract(project, "aa08", "Simple7702Account").init_code()
+    receipt = devnet.send(devnet.deployment.accounts[_CARRIER], None, data=code)
+    return str(receipt["contractAddress"])

@@ -5,7 +5,7 @@ lets the failures of the upstreams go through.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,7 +21,8 @@ from capstan.core.errors import UpstreamError
 from capstan.core.hexes import parse_data, parse_quantity, to_data, to_quantity
 from capstan.userops.abi import address_word
 from capstan.userops.codec import encode_handle_ops
-from capstan.userops.models import Authorization, UserOperation
+from capstan.userops.models import UserOperation
+from capstan.userops.simulation import delegation_code
 
 T = TypeVar("T")
 
@@ -114,8 +115,8 @@ class BundlerChain:
     ) -> None:
         """Run handleOps with these operations on the state of a block, the latest unless told. Raises `Reverted`."""
         data = encode_handle_ops(entry_point.version, operations, beneficiary)
-        tuples = [each.authorization for each in operations if each.authorization is not None]
-        await self.call(sender, entry_point.address, data, gas=gas, block=block, authorizations=tuples)
+        codes = {each.sender: code for each in operations if (code := delegation_code(each)) is not None}
+        await self.call(sender, entry_point.address, data, gas=gas, block=block, codes=codes)
 
     async def call(
         self,
@@ -125,19 +126,21 @@ class BundlerChain:
         *,
         gas: int,
         block: BlockRef | None = None,
-        authorizations: Sequence[Authorization] = (),
+        codes: Mapping[bytes, str] | None = None,
     ) -> bytes:
-        """What a call returns. Raises `Reverted`."""
+        """What a call returns, with these codes in the place of those the accounts have. Raises `Reverted`."""
         transaction: dict[str, Any] = {
             "from": to_data(sender),
             "to": to_data(to),
             "data": to_data(data),
             "gas": to_quantity(gas),
         }
-        if authorizations:
-            transaction["authorizationList"] = [_tuple(each) for each in authorizations]
         at = "latest" if block is None else to_quantity(block.number)
-        params = msgspec.json.encode([transaction, at])
+        arguments: list[Any] = [transaction, at]
+        if codes:
+            # A tuple of EIP-7702 as its effect: not every node takes tuples in a call.
+            arguments.append({to_data(address): {"code": code} for address, code in codes.items()})
+        params = msgspec.json.encode(arguments)
         try:
             answer = await self.network.pool.call(
                 "eth_call", params, needs_block=None if block is None else block.number
@@ -204,14 +207,3 @@ class BundlerChain:
 
 def _number(text: str) -> int:
     return parse_quantity(text, lenient=True)
-
-
-def _tuple(given: Authorization) -> dict[str, str]:
-    return {
-        "chainId": to_quantity(given.chain_id),
-        "address": to_data(given.address),
-        "nonce": to_quantity(given.nonce),
-        "yParity": to_quantity(given.y_parity),
-        "r": to_quantity(given.r),
-        "s": to_quantity(given.s),
-    }

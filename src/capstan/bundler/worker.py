@@ -202,6 +202,8 @@ class BundlingWorker:
     async def _tick(self, lease: Lease) -> None:
         await self._pool.refresh()
         slots = await self._lanes.open_slots()
+        pending = sum(entry.state == "pending" for entry in self._pool)
+        self._metrics.pool(self._pool.network, pending, len(self._pool) - pending)
         if not slots:
             self._answer_awaited()
             if not self._wants_bundle():
