@@ -9,11 +9,12 @@ bounded: while there are too many, nothing more is read from the client.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import msgspec
 import structlog
+from msgspec import Raw
 
 from capstan.access.models import Caller, Scope
 from capstan.chain.registry import Network
@@ -30,6 +31,8 @@ from capstan.limits.models import Decision, Limits, RateLimiter
 from capstan.limits.refusals import rate_limited
 
 log = structlog.get_logger(__name__)
+
+_REPLIES = msgspec.json.Decoder(tuple[Raw, ...])
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,21 +202,29 @@ class Session:
             self._break(prepared, request_id)
 
     async def _answer_batch(self, prepared: Any, decision: Decision, started: float, request_id: str) -> None:
-        """Answer a batch. The replies to subscriptions come last, right before they are sent."""
-        ours = [item for item in prepared.items if self._is_ours(item)]
-        others = tuple(item for item in prepared.items if not self._is_ours(item))
-        replies: list[bytes] = []
+        """Answer a batch, in its order. Subscriptions are made last, right before the replies are sent."""
+        items: tuple[Item, ...] = prepared.items
+        others = tuple(item for item in items if not self._is_ours(item))
+        told: Iterator[Raw] = iter(())
         if others:
             body = await self._ask(msgspec.structs.replace(prepared, items=others), decision, request_id, None)
-            if body:
-                replies.append(body[1:-1])
-        answers = [self._answer_ours(item, started) for item in ours]
-        late = await asyncio.gather(*(answer for answer in answers if not isinstance(answer, bytes)))
-        replies += [answer for answer in answers if isinstance(answer, bytes) and answer]
-        replies += [answer.reply for answer in late if answer.reply]
+            told = iter(_REPLIES.decode(body) if body else ())
+        answers = [self._answer_ours(item, started) if self._is_ours(item) else None for item in items]
+        waiting = [answer for answer in answers if answer is not None and not isinstance(answer, bytes)]
+        late = await asyncio.gather(*waiting)
+        come = iter(late)
+        replies: list[bytes] = []
+        for item, answer in zip(items, answers, strict=True):
+            if answer is None:
+                # Nobody is told of a notification.
+                reply = b"" if item.id is None else bytes(next(told, b""))
+            else:
+                reply = answer if isinstance(answer, bytes) else next(come).reply
+            if reply:
+                replies.append(reply)
         self._send(jsonrpc.batch_reply(replies) if replies else b"")
-        for answer in late:
-            answer.begin()
+        for found in late:
+            found.begin()
 
     async def _answer_late(self, answer: Awaitable[Late]) -> None:
         found = await answer

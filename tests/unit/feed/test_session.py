@@ -122,8 +122,8 @@ async def test_a_batch_mixes_calls_and_subscriptions(gateway: Gateway) -> None:
     gateway.go.set()
     await settle()
     [reply] = socket.messages
+    assert [item["id"] for item in reply] == [1, 2, 3], "in the order of the calls"
     found = {item["id"]: item for item in reply}
-    assert set(found) == {1, 2, 3}
     assert found[3]["error"]["code"] == -32601
     feed.stream.apply(block_at(2))
     assert [head["number"] for head in socket.results(found[1]["result"])] == ["0x2"]
