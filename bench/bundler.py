@@ -3,7 +3,7 @@
 Each contender gets the same operations, every one of which creates an account, from several senders at once, on a fresh
 development chain of its own that makes a block every second. Told are the time until an operation is accepted, the
 operations included per second from the first that was sent to the last that was included, the processor time of the
-bundler for each, and, in a run of its own, the calls it makes to its node. The last figures are ratios. Run it with
+bundler for each, and, in a run of its own, the calls it makes to its node, and what its estimates cost. Run it with
 `make bench`, or alone: `python bench/bundler.py [--counts 100 1000] [--senders 8] [--entry-point 0.7] [--only NAME]`.
 """
 
@@ -36,7 +36,7 @@ from capstan.devnet.evm import CHAIN_ID, EvmNode  # noqa: E402
 from capstan.devnet.install import ensure_node_project  # noqa: E402
 from capstan.devnet.models import Deployment  # noqa: E402
 from capstan.devnet.rpc import NodeRpc  # noqa: E402
-from capstan.userops.abi import address_word, word  # noqa: E402
+from capstan.userops.abi import address_word, dynamic, members, word  # noqa: E402
 from capstan.userops.codec import codec_for  # noqa: E402
 from capstan.userops.events import OPERATION_HANDLED_TOPIC  # noqa: E402
 from capstan.userops.models import UserOperation  # noqa: E402
@@ -46,6 +46,8 @@ GWEI = 10**9
 OWNER = Account.from_key(b"\x43" * 32)
 # Of the run that counts calls.
 COUNTED = 100
+ESTIMATED = 10
+LIMITS = ("preVerificationGas", "verificationGasLimit", "callGasLimit")
 POLL_SECONDS = 0.1
 MOST_SECONDS = 600.0
 
@@ -72,6 +74,14 @@ class Figures(msgspec.Struct, frozen=True):
         return statistics.quantiles(self.accepted, n=100)[part - 1]
 
 
+class Estimates(msgspec.Struct, frozen=True):
+    """What estimates of one contender cost, and how far they are above what was used."""
+
+    seconds: float
+    calls: float
+    ratio: float
+
+
 @asynccontextmanager
 async def chain() -> AsyncIterator[tuple[NodeRpc, str, Deployment]]:
     """A fresh development chain."""
@@ -90,32 +100,40 @@ async def operations(
     rpc: NodeRpc, deployment: Deployment, version: Version, count: int
 ) -> list[tuple[dict[str, Any], bytes]]:
     """So many operations, each the first of an account with money: as they are sent, and their hashes."""
-    codec, entry_point = codec_for(version), bytes.fromhex(deployment.entry_points[version][2:])
+    entry_point = bytes.fromhex(deployment.entry_points[version][2:])
+    made = [await unsigned(rpc, deployment, version, salt) for salt in range(count)]
+    return [signed(operation, version, entry_point) for operation in made]
+
+
+async def unsigned(rpc: NodeRpc, deployment: Deployment, version: Version, salt: int) -> UserOperation:
+    """An operation that creates an account of our owner, which gets money."""
     factory = bytes.fromhex(deployment.factories[version][2:])
     owner = address_word(bytes.fromhex(OWNER.address[2:]))
-    made = []
-    for salt in range(count):
-        question = {"to": to_data(factory), "data": to_data(bytes.fromhex("8cb84e18") + owner + word(salt))}
-        sender = bytes.fromhex((await rpc.call("eth_call", question, "latest"))[-40:])
-        await rpc.call("hardhat_setBalance", to_data(sender), hex(10**18))
-        operation = UserOperation(
-            sender=sender,
-            nonce=0,
-            factory=factory,
-            factory_data=bytes.fromhex("5fbfb9cf") + owner + word(salt),
-            call_gas_limit=20_000,
-            verification_gas_limit=400_000 if version == "0.6" else 300_000,
-            pre_verification_gas=100_000,
-            max_fee_per_gas=40 * GWEI,
-            max_priority_fee_per_gas=2 * GWEI,
-        )
-        hashed = codec.hash(operation, entry_point, CHAIN_ID)
-        if codec.release.typed_hash:
-            signature = Account.unsafe_sign_hash(hashed, OWNER.key).signature
-        else:
-            signature = OWNER.sign_message(encode_defunct(hashed)).signature
-        made.append((codec.render(msgspec.structs.replace(operation, signature=bytes(signature))), hashed))
-    return made
+    question = {"to": to_data(factory), "data": to_data(bytes.fromhex("8cb84e18") + owner + word(salt))}
+    sender = bytes.fromhex((await rpc.call("eth_call", question, "latest"))[-40:])
+    await rpc.call("hardhat_setBalance", to_data(sender), hex(10**18))
+    return UserOperation(
+        sender=sender,
+        nonce=0,
+        factory=factory,
+        factory_data=bytes.fromhex("5fbfb9cf") + owner + word(salt),
+        call_gas_limit=20_000,
+        verification_gas_limit=400_000 if version == "0.6" else 300_000,
+        pre_verification_gas=100_000,
+        max_fee_per_gas=40 * GWEI,
+        max_priority_fee_per_gas=2 * GWEI,
+    )
+
+
+def signed(operation: UserOperation, version: Version, entry_point: bytes) -> tuple[dict[str, Any], bytes]:
+    """The operation as it is sent, and its hash."""
+    codec = codec_for(version)
+    hashed = codec.hash(operation, entry_point, CHAIN_ID)
+    if codec.release.typed_hash:
+        signature = Account.unsafe_sign_hash(hashed, OWNER.key).signature
+    else:
+        signature = OWNER.sign_message(encode_defunct(hashed)).signature
+    return codec.render(msgspec.structs.replace(operation, signature=bytes(signature))), hashed
 
 
 async def load(
@@ -169,6 +187,50 @@ async def included(rpc: NodeRpc, entry_point: str, block: int, missing: set[byte
     return time.perf_counter()
 
 
+async def estimated(
+    bundler: Bundler, node_url: str, deployment: Deployment, version: Version, counted: Counter[str]
+) -> Estimates:
+    """Estimate a few operations that create an account and call a token, send them so, and see what they used."""
+    entry_point = deployment.entry_points[version]
+    token = bytes.fromhex(deployment.tokens[0].address[2:])
+    mint = bytes.fromhex("40c10f19") + address_word(bytes.fromhex(OWNER.address[2:])) + word(1)
+    call = bytes.fromhex("b61d27f6") + members([address_word(token), word(0), dynamic(mint)])
+    seconds, limits, used, calls = [], 0, 0, 0
+    async with NodeRpc(node_url) as rpc, aiohttp.ClientSession(headers=bundler.headers) as session:
+
+        async def ask(method: str, *params: object) -> Any:
+            body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+            async with session.post(bundler.url, json=body) as answer:
+                reply = await answer.json()
+            if "result" not in reply:
+                raise RuntimeError(f"{bundler.name} refused {method}: {reply}")
+            return reply["result"]
+
+        for salt in range(ESTIMATED):
+            operation = await unsigned(rpc, deployment, version, 10**6 + salt)
+            operation = msgspec.structs.replace(operation, call_data=call)
+            dummy, _ = signed(operation, version, bytes(20))
+            before = counted.total()
+            began = time.perf_counter()
+            answer = await ask("eth_estimateUserOperationGas", dummy, entry_point)
+            seconds.append(time.perf_counter() - began)
+            calls += counted.total() - before
+            # alto also tells limits of a paymaster where there is none.
+            found = codec_for(version).parse({**dummy, **{name: answer[name] for name in LIMITS}})
+            sent, hashed = signed(found, version, bytes.fromhex(entry_point[2:]))
+            await ask("eth_sendUserOperation", sent, entry_point)
+            async with asyncio.timeout(MOST_SECONDS):
+                receipt = await ask("eth_getUserOperationReceipt", to_data(hashed))
+                while receipt is None:
+                    await asyncio.sleep(POLL_SECONDS)
+                    receipt = await ask("eth_getUserOperationReceipt", to_data(hashed))
+            if not receipt["success"]:
+                raise RuntimeError(f"{bundler.name} estimated too little: {receipt}")
+            limits += found.call_gas_limit + found.verification_gas_limit + found.pre_verification_gas
+            used += int(receipt["actualGasUsed"], 16)
+    return Estimates(statistics.median(seconds), calls / ESTIMATED, limits / used)
+
+
 @asynccontextmanager
 async def counting(node_url: str) -> AsyncIterator[tuple[str, Counter[str]]]:
     """An address that passes calls on to a node, and how many there were of each method."""
@@ -215,8 +277,8 @@ async def measure(name: str, version: Version, count: int, senders: int) -> Figu
             return await load(bundler, url, deployment.entry_points[version], wanted, senders)
 
 
-async def count_calls(name: str, version: Version, senders: int) -> Counter[str] | None:
-    """The calls that a contender makes for COUNTED operations."""
+async def count_calls(name: str, version: Version, senders: int) -> tuple[Counter[str], Estimates] | None:
+    """The calls that a contender makes for COUNTED operations, and its estimates."""
     async with chain() as (rpc, url, deployment), counting(url) as (relayed, counted):
         wanted = await operations(rpc, deployment, version, COUNTED)
         async with started(name, relayed, deployment, version) as bundler:
@@ -224,7 +286,8 @@ async def count_calls(name: str, version: Version, senders: int) -> Counter[str]
                 return None
             counted.clear()
             await load(bundler, url, deployment.entry_points[version], wanted, senders)
-            return Counter(counted)
+            made = Counter(counted)
+            return made, await estimated(bundler, url, deployment, version, counted)
 
 
 async def main(options: argparse.Namespace) -> None:
@@ -251,10 +314,15 @@ async def main(options: argparse.Namespace) -> None:
             )
     print(f"\ncalls to the node for {COUNTED} operations")
     for name in names:
-        counted = await count_calls(name, version, options.senders)
-        if counted is not None:
+        seen = await count_calls(name, version, options.senders)
+        if seen is not None:
+            counted, estimates = seen
             most = ", ".join(f"{method} {number}" for method, number in counted.most_common(6))
             print(f"{name:14} {counted.total() / COUNTED:.1f} for each operation: {most}")
+            print(
+                f"{'':14} estimates: {1000 * estimates.seconds:.0f} ms and {estimates.calls:.1f} calls each,"
+                f" limits {estimates.ratio:.2f} x of what was used"
+            )
 
 
 if __name__ == "__main__":
