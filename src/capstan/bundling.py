@@ -154,11 +154,16 @@ class Bundlers:
                 task = asyncio.create_task(bundler.worker.close(), name=f"end of the bundler of {name}")
                 self._ending.add(task)
                 task.add_done_callback(self._ending.discard)
+        # A network that is built anew has another consumer, too.
+        self._sync_streams()
         for name, network in wanted.items():
             if name not in self._bundlers:
                 bundler = self._build(name, network)
                 self._bundlers[name] = (network, bundler)
                 bundler.worker.start()
+        self._sync_streams()
+
+    def _sync_streams(self) -> None:
         self._streams.sync(name for name in self._bundlers if self._signers)
 
     async def close(self) -> None:

@@ -19,7 +19,9 @@ from capstan.bundler.pool import OperationPool
 from capstan.bundler.refusals import INVALID_FIELDS, OUT_OF_TIME_RANGE, Refusal
 from capstan.bundler.validating import Validated, Validator
 from capstan.bundler.worker import BundlingWorker
+from capstan.chain.calls.models import BlockChanged
 from capstan.core.clock import Clock
+from capstan.core.errors import UpstreamError
 from capstan.core.hexes import to_quantity
 from capstan.userops.codec import codec_for, encode_handle_ops
 from capstan.userops.gas import least_pre_verification_gas
@@ -97,6 +99,10 @@ class NetworkBundler:
         except Refusal as refusal:
             self._remember(operation_hash, refusal.message)
             raise
+        except BlockChanged:
+            raise UpstreamError(
+                f"the head of {self.name} changes too fast to validate the operation; try again"
+            ) from None
         return operation_hash
 
     async def add(

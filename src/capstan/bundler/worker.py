@@ -21,6 +21,7 @@ from capstan.bundler.metrics import BundlerMetrics
 from capstan.bundler.pool import OperationPool
 from capstan.bundler.signers import Signer
 from capstan.bundler.slots import Slot
+from capstan.chain.calls.models import BlockChanged
 from capstan.chain.errors import ChainError
 from capstan.core.clock import Clock
 from capstan.core.errors import ApiError
@@ -170,8 +171,8 @@ class BundlingWorker:
             self._pool.changed.clear()
             try:
                 await self._tick(lease)
-            except (ApiError, ChainError) as error:
-                # No upstream answers, or one refuses: the next tick tries again.
+            except (ApiError, ChainError, BlockChanged) as error:
+                # No upstream answers, one refuses, or the head changes too fast: the next tick tries again.
                 log.warning("bundler.tick_failed", network=self._pool.network, reason=str(error)[:300])
                 await asyncio.sleep(_FAILURE_SECONDS)
             await self._wait()

@@ -25,6 +25,9 @@ url = "rediss://:{SECRET}@redis.example:6380/1"
 [mail]
 smtp_url = "smtp://mailer:{SECRET}@mail.example:587"
 from = "capstan@example.com"
+[bundler]
+signers = ["keystore:{SECRET}"]
+keystore_password = "{SECRET}"
 [networks."base/mainnet"]
 upstreams = [
     "https://node.example/v2/{SECRET}",

@@ -255,3 +255,20 @@ def test_refusal_never_repeats_a_secret(tmp_path: Path, text: str) -> None:
 def test_broken_secret_in_a_variable_is_not_repeated(tmp_path: Path) -> None:
     for name in ("CAPSTAN_NETWORKS", "CAPSTAN_NETWORKS__BASE_MAINNET__UPSTREAMS", "CAPSTAN_SERVER"):
         assert "hunter2" not in str(problem(tmp_path, environ={name: '["https://host/hunter2"'}))
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "reason"),
+    [
+        ('signers = ["0x1234"]', "bundler.signers[0]", "must be a private key"),
+        ('beneficiary = "me"', "bundler.beneficiary", "must be an address"),
+        ('always_banned = ["0x12"]', "bundler.always_banned[0]", "must be an address"),
+        ("bump_percent = 9", "bundler.bump_percent", "must be an integer from 10"),
+    ],
+)
+def test_settings_of_the_bundler_are_checked_and_no_key_is_repeated(
+    tmp_path: Path, text: str, name: str, reason: str
+) -> None:
+    found = problem(tmp_path, f"[bundler]\n{text}\n")
+    assert f": {name}: {reason}" in str(found)
+    assert "0x1234" not in str(found)
