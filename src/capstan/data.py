@@ -146,6 +146,7 @@ class DataServices:
         floors = FloorService(_floor_sources(settings, reader, client), prices, facts, clock)
         stack.push_async_callback(floors.close)
         nfts = NftService(blocks, NftReader(reader, known), known, library, floors, gateways, clock)
+        stack.push_async_callback(nfts.close)
         return cls(blocks, known, prices, tokens, nfts, (library, book), floors)
 
     def use_index(self, index: IndexView) -> None:

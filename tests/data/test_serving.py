@@ -68,6 +68,25 @@ async def test_two_hundred_tokens_take_three_calls_and_then_none(
     assert len(contracts) == len(set(contracts)) == COUNT + 2
 
 
+async def test_all_who_ask_at_the_same_moment_share_one_reading(
+    setup: DataSetup, many: list[str], quiet_devnet: EvmDevnet
+) -> None:
+    nft = quiet_devnet.deployment.nfts[0].address
+    questions = [
+        partial(setup.token, many[100]),
+        partial(setup.nft, nft, 2),
+        partial(setup.collection, nft),
+    ]
+    for ask in questions:
+        await ask()
+        quiet_devnet.mine()
+        await setup.head_known()
+        before = setup.relay.reads
+        answers = await asyncio.gather(*(ask() for _ in range(30)))
+        assert all(answer == answers[0] for answer in answers)
+        assert setup.relay.reads - before <= 2
+
+
 async def test_new_block_costs_one_call(setup: DataSetup, many: list[str], quiet_devnet: EvmDevnet) -> None:
     holder = "0x" + "55" * 20
     setup.index.touch(holder, *many[:50])

@@ -8,6 +8,7 @@ import msgspec
 
 from capstan.answers.encoded import Answer, answer_of
 from capstan.answers.reading import Blocks, evm_address, reaches, read_at
+from capstan.answers.sharing import Shared
 from capstan.chain.registry import Network
 from capstan.core.clock import Clock
 from capstan.core.errors import InvalidRequest
@@ -47,7 +48,7 @@ class _List(msgspec.Struct, frozen=True):
 
 
 class NftService:
-    """NFTs of every EVM network."""
+    """NFTs of every EVM network. `close` at the end."""
 
     def __init__(
         self,
@@ -71,6 +72,16 @@ class NftService:
         self._collections: WeightedMemory[tuple[str, bytes], CollectionReading] = WeightedMemory(_MEMORY_BYTES)
         self._owned: WeightedMemory[tuple[str, tuple[OwnedToken, ...]], OwnedReading] = WeightedMemory(_MEMORY_BYTES)
         self._lists: WeightedMemory[tuple[str, bytes], _List] = WeightedMemory(_MEMORY_BYTES)
+        # Those under way, by the same and the hash of the block.
+        self._token_readings: Shared[tuple[str, bytes, int, str], TokenReading] = Shared("NFT")
+        self._collection_readings: Shared[tuple[str, bytes, str], CollectionReading] = Shared("NFT collection")
+        self._owned_readings: Shared[tuple[str, tuple[OwnedToken, ...], str], OwnedReading] = Shared("owned NFTs")
+
+    async def close(self) -> None:
+        """Stop the readings under way."""
+        await self._token_readings.close()
+        await self._collection_readings.close()
+        await self._owned_readings.close()
 
     async def metadata(self, network: Network, contract: str, token_id: str) -> Answer:
         """What is known of one NFT, encoded. Raises `InvalidRequest`, `NotFound`, and the failures of the pool."""
@@ -175,8 +186,11 @@ class NftService:
         kept = self._tokens.get(key)
         if kept is not None and kept.block.hash == block.hash and reaches(kept.coverage, block):
             return kept
-        reading = await read_at(
-            self._blocks, network, block, lambda at: self._reader.token(network, at, contract, token_id)
+        reading = await self._token_readings.read(
+            (*key, block.hash),
+            lambda: read_at(
+                self._blocks, network, block, lambda at: self._reader.token(network, at, contract, token_id)
+            ),
         )
         self._tokens.put(key, reading, _weight(reading.uri))
         return reading
@@ -187,7 +201,10 @@ class NftService:
         kept = self._collections.get(key)
         if kept is not None and kept.block.hash == block.hash and reaches(kept.coverage, block):
             return kept
-        reading = await read_at(self._blocks, network, block, lambda at: self._reader.collection(network, at, contract))
+        reading = await self._collection_readings.read(
+            (*key, block.hash),
+            lambda: read_at(self._blocks, network, block, lambda at: self._reader.collection(network, at, contract)),
+        )
         self._collections.put(key, reading, _weight(reading.uri))
         return reading
 
@@ -197,7 +214,10 @@ class NftService:
         kept = self._owned.get(key)
         if kept is not None and kept.block.hash == block.hash:
             return kept
-        reading = await read_at(self._blocks, network, block, lambda at: self._reader.owned(network, at, tokens))
+        reading = await self._owned_readings.read(
+            (*key, block.hash),
+            lambda: read_at(self._blocks, network, block, lambda at: self._reader.owned(network, at, tokens)),
+        )
         self._owned.put(key, reading, sum(_weight(uri) for uri, _ in reading.said))
         return reading
 

@@ -5,13 +5,13 @@ asked upstream while nothing changed; callers who ask for the same at the same m
 a list come from the same reading as its first page for a little while, so that a list does not shift under its reader.
 """
 
-import asyncio
 from collections.abc import Callable
 
 import msgspec
 
 from capstan.answers.encoded import Answer, answer_of
 from capstan.answers.reading import Blocks, evm_address, reaches, read_at
+from capstan.answers.sharing import Shared
 from capstan.catalogue.networks import Network as Facts
 from capstan.chain.calls import decoding
 from capstan.chain.calls.models import BlockRef, call
@@ -91,7 +91,8 @@ class TokenService:
         self._balances = BalanceReader(contracts, book, prices, logos)
         self._snapshots: WeightedMemory[tuple[str, bytes], _Snapshot] = WeightedMemory(options.memory_bytes)
         self._metadata: WeightedMemory[tuple[str, bytes], _Metadata] = WeightedMemory(_METADATA_BYTES)
-        self._readings: dict[tuple[str, bytes], asyncio.Task[_Snapshot]] = {}
+        self._readings: Shared[tuple[str, bytes, str], _Snapshot] = Shared("token balances")
+        self._metadata_readings: Shared[tuple[str, bytes, str], _Metadata] = Shared("token metadata")
 
     async def balances(self, network: Network, address: str, page: int, limit: int) -> Answer:
         """A page of the tokens of an address, encoded. Raises `InvalidRequest`, and the failures of the pool."""
@@ -121,17 +122,18 @@ class TokenService:
         key = (network.name, token)
         kept = self._metadata.get(key)
         if kept is None or kept.block.hash != block.hash:
-            kept = await read_at(self._blocks, network, block, lambda at: self._read_metadata(network, at, token))
+            kept = await self._metadata_readings.read(
+                (*key, block.hash),
+                lambda: read_at(self._blocks, network, block, lambda at: self._read_metadata(network, at, token)),
+            )
             self._metadata.put(key, kept, _TOKEN_BYTES)
         # Everything in it was read at that block, so nothing can be missing.
         return answer_of(msgspec.structs.replace(kept.shown, contract=contract), Coverage(kept.block.number, True))
 
     async def close(self) -> None:
         """Stop the readings under way."""
-        readings = tuple(self._readings.values())
-        for reading in readings:
-            reading.cancel()
-        await asyncio.gather(*readings, return_exceptions=True)
+        await self._readings.close()
+        await self._metadata_readings.close()
 
     async def _snapshot(self, network: Network, holder: bytes, *, first: bool) -> _Snapshot:
         key = (network.name, holder)
@@ -141,19 +143,7 @@ class TokenService:
         block = await self._blocks.latest(network)
         if kept is not None and kept.block.hash == block.hash and reaches(kept.held.coverage, block):
             return kept
-        reading = self._readings.get(key)
-        if reading is None:
-            reading = asyncio.create_task(self._read_snapshot(network, block, holder), name="token balances")
-            self._readings[key] = reading
-            reading.add_done_callback(lambda done: self._finish(key, done))
-        # Shielded, so that a caller who goes away does not take the answer from the others.
-        return await asyncio.shield(reading)
-
-    def _finish(self, key: tuple[str, bytes], reading: asyncio.Task[_Snapshot]) -> None:
-        self._readings.pop(key, None)
-        if not reading.cancelled():
-            # Looked at here, because all who asked may be gone by now.
-            reading.exception()
+        return await self._readings.read((*key, block.hash), lambda: self._read_snapshot(network, block, holder))
 
     async def _read_snapshot(self, network: Network, block: BlockRef, holder: bytes) -> _Snapshot:
         held = await self._index.tokens_of(network, holder)
