@@ -100,12 +100,29 @@ class Reader:
 
     def structs(self, place: int) -> list["Reader"]:
         """An array of structs that have members of variable length."""
+        elements, count = self._array(place)
+        return [elements.struct(index) for index in range(count)]
+
+    def struct(self, place: int) -> "Reader":
+        """A struct that has members of variable length."""
+        return Reader(self._whole, self._start + self._offset(place))
+
+    def words(self, place: int) -> list[bytes]:
+        """An array of members of one word each."""
+        elements, count = self._array(place)
+        return [elements.word(index) for index in range(count)]
+
+    def strings(self, place: int) -> list[bytes]:
+        """An array of `bytes`."""
+        elements, count = self._array(place)
+        return [elements.data(index) for index in range(count)]
+
+    def _array(self, place: int) -> tuple["Reader", int]:
         start = self._start + self._offset(place)
         count = int.from_bytes(self._take(start, WORD), "big")
         if count * WORD > len(self._whole):
             raise Malformed("an array is longer than the data")
-        elements = Reader(self._whole, start + WORD)
-        return [Reader(self._whole, start + WORD + elements._offset(index)) for index in range(count)]
+        return Reader(self._whole, start + WORD), count
 
     def _offset(self, place: int) -> int:
         return int.from_bytes(self.word(place), "big")

@@ -1,0 +1,1 @@
+"""Gas policies: what may be sponsored, for whom, and for how much."""
