@@ -61,6 +61,7 @@ from capstan.server.telemetry import Telemetry
 from capstan.server.websocket import WebSocketConnection
 from capstan.settings import LiveSettings, ReloadFailed, Settings, SettingsError
 from capstan.sockets import build_feed, build_sockets
+from capstan.sponsoring import Sponsoring
 from capstan.storage.database import Database
 from capstan.storage.schema import access_version
 from capstan.usage.ledger import UsageLedger
@@ -95,6 +96,7 @@ class Application:
         self._usage_store: UsageStore
         self._gas_prices: GasPriceService
         self._wallets: WalletService
+        self._sponsoring: Sponsoring
         self._data: DataServices
         self._bundlers: Bundlers
         self._readiness: ReadinessChecks
@@ -225,6 +227,9 @@ class Application:
             {"database": lambda: _ping(database), "bundler": self._bundlers.readiness},
             halted=lambda: self._gateway.followers.halted,
         )
+        self._sponsoring = await Sponsoring.open(
+            *known, stack, gas_prices=self._gas_prices, prices=self._data.prices, metrics=self.metrics
+        )
         self._build_gate(directory)
         self._feed.start()
         stack.push_async_callback(self._feed.close)
@@ -330,6 +335,7 @@ class Application:
             *self._data.routes(self._network_of_chain),
             *wallet_routes(self._wallets),
             *bundler_routes(self._build_bundler(), self._bundlers.find),
+            *self._sponsoring.routes(),
             *usage_routes(self._usage_store),
         ]
 

@@ -1,34 +1,139 @@
-"""Builds gas policies and sponsorship from their parts.
+"""Builds gas policies and sponsorship from their parts: rules, ledger, signer, hooks, and the stream that settles.
 
 Called by the composition root, of which it is a part: it names concrete classes and connects them, and decides nothing
 about requests.
 """
 
+import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from litestar.handlers import HTTPRouteHandler
+from prometheus_client import CollectorRegistry
 
 from capstan.access.models import Caller
 from capstan.access.plans import PlanBook
 from capstan.access.reach import NetworkReach
+from capstan.bundler.datafee import data_fee_of
+from capstan.bundler.estimation.models import Price
+from capstan.bundler.estimation.service import GasEstimator
+from capstan.bundler.refusals import Refusal
+from capstan.bundler.simulator import Simulator
 from capstan.catalogue.networks import Network as NetworkFacts
 from capstan.chain.calls.blocks import HeadBlocks
+from capstan.chain.calls.reader import StateReader
+from capstan.chain.registry import Network
 from capstan.core.clock import Clock
-from capstan.core.errors import InvalidRequest
-from capstan.gas.policies.models import DecisionHook
+from capstan.core.decimals import GWEI_DECIMALS, parse_units
+from capstan.core.errors import InvalidRequest, Unavailable
+from capstan.core.hexes import parse_address
+from capstan.core.ids import new_id
 from capstan.gas.policies.routes import policy_routes
 from capstan.gas.policies.service import PolicyService, Ports
-from capstan.gas.policies.store import PolicyStore
+from capstan.gas.policies.store import STREAM_ROLE, PolicyStore
+from capstan.gas.service import GasPriceService
+from capstan.gas.sponsor.chain import SponsorChain
+from capstan.gas.sponsor.deposits import DepositWatch, Watched
+from capstan.gas.sponsor.history import SponsorshipHistory
+from capstan.gas.sponsor.hook import DecisionHooks
+from capstan.gas.sponsor.ledger import Ledger
+from capstan.gas.sponsor.metrics import SponsorMetrics
+from capstan.gas.sponsor.routes import sponsor_routes
+from capstan.gas.sponsor.service import Limits, Options, Parts, Prices, SponsorService
+from capstan.gas.sponsor.settlement import SettlementConsumer
+from capstan.gas.sponsor.signer import PaymasterSigner, SignerError, read_key
 from capstan.gateway import Gateway
-from capstan.settings import LiveSettings
+from capstan.outbound.client import GuardedClient
+from capstan.settings import LiveSettings, Settings
+from capstan.settings.errors import Problem, SettingsError
 from capstan.storage.database import Database
+from capstan.stream.durable import DurableOptions
+from capstan.stream.lease import LeaseStore
+from capstan.stream.streams import DurableStreams
+from capstan.userops.models import UserOperation
+from capstan.userops.versions import NEWEST_FIRST, Version
+
+
+class SettlementStreams:
+    """Follows the networks on which there are policies; of one without any, no block is fetched."""
+
+    def __init__(self, live: LiveSettings, database: Database, gateway: Gateway, clock: Clock) -> None:
+        self._live = live
+        # The block from which a stream that never ran has to begin.
+        self._first: dict[str, int | None] = {}
+        self._streams = DurableStreams(
+            gateway.followers,
+            database,
+            LeaseStore(database, new_id("proc"), clock),
+            lambda network: [self._consumer(network)],
+            clock,
+            options_of=lambda network: DurableOptions(role=STREAM_ROLE, start=self._first.get(network)),
+        )
+
+    def follow(self, network: str, first: int | None) -> None:
+        """There is a policy on this network."""
+        if network not in self._first:
+            self._first[network] = first
+            self.sync()
+
+    def sync(self) -> None:
+        """Take over the networks that are served now."""
+        self._streams.sync(self._first)
+
+    async def close(self) -> None:
+        """Stop following."""
+        await self._streams.close()
+
+    def _consumer(self, network: str) -> SettlementConsumer:
+        settings = self._live.current
+        facts = settings.networks[network]
+        return SettlementConsumer(network, decimals=facts.native_decimals, release_seconds=settings.gas.release_seconds)
+
+
+class LimitEstimator:
+    """The estimation of the bundler, for operations whose gas limits a sponsor request leaves out."""
+
+    def __init__(self, facts: Callable[[Network], NetworkFacts], gateway: Gateway, prices: GasPriceService) -> None:
+        self._facts = facts
+        self._gateway = gateway
+        self._prices = prices
+        self._estimators: dict[tuple[str, str], GasEstimator] = {}
+
+    async def estimate(self, network: Network, version: Version, operation: UserOperation) -> Limits:
+        """See `service.Estimator`."""
+        entry_point = self._facts(network).entry_points[version]
+        estimator = self._estimators.get((network.name, entry_point))
+        if estimator is None:
+            estimator = self._estimators[network.name, entry_point] = self._build(network, version)
+        try:
+            found = await estimator.estimate(operation)
+        except Refusal as refusal:
+            raise InvalidRequest(f"user_operation: its gas cannot be estimated: {refusal}") from None
+        return Limits(found.call_gas_limit, found.verification_gas_limit, found.pre_verification_gas)
+
+    def _build(self, network: Network, version: Version) -> GasEstimator:
+        facts, spec = self._facts(network), network.spec
+
+        def current() -> Network:
+            return self._gateway.registry.get(spec.chain, spec.network)
+
+        async def price() -> Price:
+            found = await self._prices.prices(current())
+            standard = found.estimates.standard
+            texts = (found.base_fee_gwei, standard.max_fee_gwei, standard.max_priority_fee_gwei)
+            return Price(*(parse_units(text, GWEI_DECIMALS) for text in texts))
+
+        simulator = Simulator(current, version, parse_address(facts.entry_points[version]), facts.chain_id)
+        return GasEstimator(simulator, price, data_fee=data_fee_of(facts.data_fee, current))
 
 
 class Sponsoring:
     """Policies and sponsorship, connected."""
 
-    def __init__(self, policies: PolicyService) -> None:
+    def __init__(self, policies: PolicyService, sponsor: SponsorService, history: SponsorshipHistory) -> None:
         self._policies = policies
+        self.sponsor = sponsor
+        self._history = history
 
     @classmethod
     async def open(
@@ -40,29 +145,100 @@ class Sponsoring:
         reach: NetworkReach,
         plans: PlanBook,
         stack: AsyncExitStack,
+        *,
+        gas_prices: GasPriceService,
+        prices: Prices,
+        metrics: CollectorRegistry,
     ) -> "Sponsoring":
         """Build and start; the stack ends it. To be called when the gateway hears of reloads already."""
-        blocks = HeadBlocks(gateway.heads, clock)
+        settings = live.current
+        signer = await open_signer(settings)
+
+        def facts_of(network: Network) -> NetworkFacts:
+            return live.current.networks[network.name]
+
+        def resolve(caller: Caller, chain: str, network: str) -> tuple[Network, NetworkFacts]:
+            found = reach.exact(caller, chain, network)
+            return gateway.registry.get(found.chain, found.network), found
+
+        def secret(policy_id: str) -> str:
+            if signer is None:
+                raise Unavailable("gas sponsorship is not set up on this server: the operator must set gas.signer")
+            return signer.hook_secret(policy_id)
+
+        client = GuardedClient(allow_http=settings.development, allow_loopback=settings.development)
+        stack.push_async_callback(client.close)
+        hooks = DecisionHooks(client, clock, secret)
+        ledger = Ledger(database)
+        stack.push_async_callback(ledger.close)
+        reader = StateReader(lambda network: facts_of(network).multicall3)
+        chain = SponsorChain(HeadBlocks(gateway.heads, clock), reader)
+        streams = SettlementStreams(live, database, gateway, clock)
+        stack.push_async_callback(streams.close)
 
         async def head(facts: NetworkFacts) -> int:
-            return (await blocks.latest(gateway.registry.get(facts.chain, facts.network))).number
+            return (await chain.head(gateway.registry.get(facts.chain, facts.network))).number
 
         def limit(caller: Caller) -> int:
             return plans.effective(caller.plan, caller.overrides).policies or 0
 
-        def check_hook(_hook: DecisionHook) -> None:
-            raise InvalidRequest("decision_hook: not built yet")
-
+        store, shown = PolicyStore(database), SponsorMetrics(metrics)
         ports = Ports(
             resolve=reach.of_chain,
             head=head,
             limit=limit,
-            hook_secret=lambda policy_id: policy_id,
-            check_hook=check_hook,
-            needed=lambda network, block: None,
+            hook_secret=secret,
+            check_hook=hooks.check,
+            needed=streams.follow,
         )
-        return cls(PolicyService(PolicyStore(database), clock, ports))
+        policies = PolicyService(store, clock, ports)
+        parts = Parts(
+            policies=policies,
+            ledger=ledger,
+            chain=chain,
+            prices=prices,
+            estimator=LimitEstimator(facts_of, gateway, gas_prices),
+            hooks=hooks,
+            metrics=shown,
+            resolve=resolve,
+        )
+        sponsor = SponsorService(parts, signer, clock, Options(settings.gas.validity_seconds))
+        for network, first in (await store.networks()).items():
+            streams.follow(network, first)
+        live.on_change(lambda _old, _new: streams.sync())
+        if signer is not None:
+            watch = DepositWatch(
+                chain, shown, lambda: _paymasters(live, gateway), settings.gas.least_deposit_gwei * 10**9
+            )
+            watch.start()
+            stack.push_async_callback(watch.close)
+        return cls(policies, sponsor, SponsorshipHistory(database, policies))
 
     def routes(self) -> list[HTTPRouteHandler]:
         """The handlers of the paths of policies and sponsorship."""
-        return policy_routes(self._policies)
+        return [*policy_routes(self._policies), *sponsor_routes(self.sponsor, self._history)]
+
+
+async def open_signer(settings: Settings) -> PaymasterSigner | None:
+    """The signer of the settings, if there is one. Raises `SettingsError`."""
+    if not settings.gas.signer:
+        return None
+    try:
+        # A keystore takes a second of arithmetic by design.
+        key = await asyncio.to_thread(read_key, settings.gas.signer, settings.gas.keystore_password, "gas.signer")
+    except SignerError as error:
+        name, _, reason = str(error).partition(": ")
+        raise SettingsError([Problem("settings", name, reason)]) from None
+    return PaymasterSigner(key)
+
+
+def _paymasters(live: LiveSettings, gateway: Gateway) -> list[Watched]:
+    found = []
+    for facts in live.current.served.values():
+        network = gateway.registry.get(facts.chain, facts.network)
+        found += [
+            Watched(network, version, parse_address(facts.entry_points[version]), parse_address(paymaster))
+            for version in NEWEST_FIRST
+            if (paymaster := facts.paymasters.get(version)) and version in facts.entry_points
+        ]
+    return found

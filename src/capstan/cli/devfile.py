@@ -76,6 +76,8 @@ def network_overrides(deployment: Deployment, evm_url: str, solana_urls: tuple[s
     solana = {"upstreams": upstreams, "genesis_hash": ""}
     return {
         "bundler.signers": [account.private_key for account in deployment.bundler_executors],
+        "gas.signer": deployment.paymaster_signer.private_key,
+        "gas.owner": deployment.paymaster_owner.private_key,
         **{f"networks.ethereum/devnet.{key}": value for key, value in evm.items()},
         **{f"networks.solana/devnet.{key}": value for key, value in solana.items()},
     }

@@ -14,6 +14,8 @@ from litestar.exceptions import HTTPException
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.routes import HTTPRoute
+from litestar.types import Message, Scope
 
 from capstan.access.models import Caller
 from capstan.server.admission import Admission, RequestMeter, guard
@@ -46,6 +48,7 @@ def build_application(
         exception_handlers={Exception: handle_exception, HTTPException: handle_exception},
         request_max_body_size=body_limit_bytes,
         cors_config=_cors(cors_origins),
+        before_send=[_tell_every_method],
         logging_config=None,
         debug=False,
         openapi_config=OpenAPIConfig(
@@ -58,6 +61,17 @@ def build_application(
             render_plugins=[JsonRenderPlugin(path="/openapi.json")],
         ),
     )
+
+
+async def _tell_every_method(message: Message, scope: Scope) -> None:
+    """Let the answer to OPTIONS name every method of the path; Litestar names those of its first handler alone."""
+    if scope.get("method") != "OPTIONS" or message["type"] != "http.response.start":
+        return
+    template = scope.get("path_template")
+    for route in scope["litestar_app"].routes:
+        if isinstance(route, HTTPRoute) and route.path_format == template:
+            others = [(name, value) for name, value in message["headers"] if name.lower() != b"allow"]
+            message["headers"] = [*others, (b"allow", ", ".join(sorted(route.methods)).encode())]
 
 
 def _cors(origins: Sequence[str]) -> CORSConfig | None:

@@ -21,6 +21,7 @@ from capstan.catalogue.networks import Network, Networks, builtin_networks
 from capstan.catalogue.units import Cost, UnitTable, load_units
 from capstan.settings.bundler import Bundler
 from capstan.settings.data import Index, Nfts, Prices, Tokens
+from capstan.settings.gas import Gas
 from capstan.settings.redaction import SECRET, SECRET_BEYOND_HOST, SECRET_PASSWORD, SECRET_VALUES
 from capstan.settings.section import (
     Count,
@@ -305,6 +306,7 @@ class Settings(Section, frozen=True):
     nfts: Nfts
     prices: Prices
     bundler: Bundler
+    gas: Gas
     usage: Usage
     mail: Mail
     networks: dict[str, NetworkSettings]

@@ -26,6 +26,9 @@ from capstan.storage.bundler_schema import bundler_pools as bundler_pools
 from capstan.storage.bundler_schema import bundler_reputations as bundler_reputations
 from capstan.storage.bundler_schema import bundles as bundles
 from capstan.storage.bundler_schema import user_operations as user_operations
+from capstan.storage.gas_schema import gas_policies as gas_policies
+from capstan.storage.gas_schema import gas_policy_days as gas_policy_days
+from capstan.storage.gas_schema import gas_sponsorships as gas_sponsorships
 from capstan.storage.metadata import metadata as metadata
 
 accounts = Table(

@@ -16,6 +16,8 @@ StoredStatus = Literal["active", "paused", "archived"]
 Status = Literal["active", "paused", "exhausted", "archived"]
 OnFailure = Literal["refuse", "sponsor"]
 
+_URL_PATTERN = r"^https?://[A-Za-z0-9]([A-Za-z0-9.-]{0,200}[A-Za-z0-9])?(:[1-9][0-9]{0,3})?(/[!-~]*)?$"
+
 
 class Spending(msgspec.Struct, frozen=True):
     """Sums over sponsorships, in billionths of a US dollar."""
@@ -32,7 +34,9 @@ class Spending(msgspec.Struct, frozen=True):
 class DecisionHook(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Somebody who is asked before each sponsorship, once the rules allow it."""
 
-    url: Annotated[str, Meta(min_length=1, max_length=2_048, description="An https:// address that is sent a POST.")]
+    url: Annotated[
+        str, Meta(pattern=_URL_PATTERN, max_length=2_048, description="An https:// address that is sent a POST.")
+    ]
     timeout_seconds: Annotated[float, Meta(gt=0, le=10, description="How long it may take to answer.")] = 2.0
     on_failure: Annotated[OnFailure, Meta(description="What is done when it does not answer, or not as it should.")] = (
         "refuse"
@@ -63,12 +67,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 _Name = Annotated[str, Meta(min_length=1, max_length=200, description="For people.", examples=["Onboarding"])]
 
 
+_Rules = Annotated[Rules, Meta(extra_json_schema={"minProperties": 1})]
+
+
 class CreatePolicy(msgspec.Struct, frozen=True):
     """The body of `POST /v1/gas/policies`."""
 
     name: _Name
     chain: Annotated[str, Meta(description="The chain, such as `ethereum`.", examples=["ethereum"])]
-    rules: Rules
+    rules: _Rules
     network: Annotated[
         str | None,
         Meta(description="The network of the chain; without it the key decides: main or default test network."),
@@ -80,7 +87,7 @@ class ChangePolicy(msgspec.Struct, frozen=True):
     """The body of `PATCH /v1/gas/policies/{policy_id}`. What is left out stays."""
 
     name: _Name | msgspec.UnsetType = msgspec.UNSET
-    rules: Annotated[Rules | msgspec.UnsetType, Meta(description="Replaces all rules.")] = msgspec.UNSET
+    rules: Annotated[_Rules | msgspec.UnsetType, Meta(description="Replaces all rules.")] = msgspec.UNSET
     status: Annotated[
         StoredStatus | msgspec.UnsetType, Meta(description="`archived` is for good; `exhausted` cannot be set.")
     ] = msgspec.UNSET

@@ -11,10 +11,15 @@ from litestar.params import Parameter, SkipValidation
 from capstan.access.models import Caller, Scope
 from capstan.gas.policies.models import ChangePolicy, CreatedPolicy, CreatePolicy, PolicyList, PolicyView
 from capstan.gas.policies.service import PolicyService
+from capstan.gas.schemas import inlined_schema
 
 _OPTIONS: dict[str, Any] = {"units": "rest.control", "scopes": (Scope.GAS_MANAGE,)}
-_CREATE = {**_OPTIONS, "errors": ("upstream_error", "upstream_timeout")}
-_CHANGE = {**_OPTIONS, "errors": ("conflict",)}
+_CREATE = {
+    **_OPTIONS,
+    "errors": ("upstream_error", "upstream_timeout"),
+    "request_schema": inlined_schema(CreatePolicy),
+}
+_CHANGE = {**_OPTIONS, "errors": ("conflict",), "request_schema": inlined_schema(ChangePolicy)}
 
 _PolicyId = Annotated[
     str, Parameter(description="The id of the policy.", examples=[Example(value="gp_3sKf9QmX2LrT7vB1cN8dYz")])

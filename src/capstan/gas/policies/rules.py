@@ -6,13 +6,15 @@ are whole numbers of billionths of a US dollar (`NANO`), so nothing is ever roun
 
 from datetime import datetime
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from capstan.core.decimals import parse_units
 from capstan.core.hexes import keccak256, parse_address
+
+_Value = TypeVar("_Value")
 
 # Decimal places of the amounts that are kept: billionths of a US dollar.
 NANO = 9
@@ -48,34 +50,38 @@ class RateLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """What a sponsored operation must fulfil, all of it. At least one rule is needed."""
 
-    max_gas_usd: Annotated[Usd | None, Meta(description="The most that one operation may cost.")] = None
-    max_total_usd: Annotated[Usd | None, Meta(description="The budget of the policy, for all time.")] = None
-    max_usd_per_day: Annotated[Usd | None, Meta(description="The budget of each UTC day.")] = None
+    max_gas_usd: Annotated[Usd | UnsetType, Meta(description="The most that one operation may cost.")] = UNSET
+    max_total_usd: Annotated[Usd | UnsetType, Meta(description="The budget of the policy, for all time.")] = UNSET
+    max_usd_per_day: Annotated[Usd | UnsetType, Meta(description="The budget of each UTC day.")] = UNSET
     max_per_user_per_day: Annotated[
-        Annotated[int, Meta(ge=1, le=1_000_000)] | None,
+        Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType,
         Meta(description="Operations of one sender on one UTC day; the same nonce again is the same operation."),
-    ] = None
+    ] = UNSET
     allowed_contracts: Annotated[
-        _Addresses | None, Meta(description="Every contract that the operation calls must be one of these.")
-    ] = None
+        _Addresses | UnsetType, Meta(description="Every contract that the operation calls must be one of these.")
+    ] = UNSET
     blocked_contracts: Annotated[
-        _Addresses | None, Meta(description="No contract that the operation calls may be one of these.")
-    ] = None
-    allowed_senders: Annotated[_Addresses | None, Meta(description="The sender must be one of these.")] = None
+        _Addresses | UnsetType, Meta(description="No contract that the operation calls may be one of these.")
+    ] = UNSET
+    allowed_senders: Annotated[_Addresses | UnsetType, Meta(description="The sender must be one of these.")] = UNSET
     allowed_methods: Annotated[
-        Annotated[list[_Method], Meta(min_length=1, max_length=1_000)] | None,
+        Annotated[list[_Method], Meta(min_length=1, max_length=1_000)] | UnsetType,
         Meta(description="Every call must be of one of these: selectors of 4 bytes, or signatures of functions."),
-    ] = None
+    ] = UNSET
     rate_limit: Annotated[
-        RateLimit | Annotated[str, Meta(pattern=_RATE_PATTERN)] | Annotated[int, Meta(ge=1, le=_MOST_REQUESTS)] | None,
+        RateLimit
+        | Annotated[str, Meta(pattern=_RATE_PATTERN)]
+        | Annotated[int, Meta(ge=1, le=_MOST_REQUESTS)]
+        | UnsetType,
         Meta(description='How often: an object, a text such as `"10/minute"`, or a number per minute.'),
-    ] = None
+    ] = UNSET
     valid_from: Annotated[
-        Annotated[datetime, Meta(tz=True)] | None, Meta(description="Nothing is sponsored earlier.")
-    ] = None
+        Annotated[datetime, Meta(tz=True)] | UnsetType, Meta(description="Nothing is sponsored earlier.")
+    ] = UNSET
     valid_until: Annotated[
-        Annotated[datetime, Meta(tz=True)] | None, Meta(description="Nothing is sponsored later, or valid for longer.")
-    ] = None
+        Annotated[datetime, Meta(tz=True)] | UnsetType,
+        Meta(description="Nothing is sponsored later, or valid for longer."),
+    ] = UNSET
 
 
 class Compiled(msgspec.Struct, frozen=True):
@@ -104,8 +110,9 @@ def faults(rules: Rules) -> str | None:
     """What is wrong with rules of the right form, or None."""
     if not msgspec.to_builtins(rules):
         return f"rules: at least one rule is needed; there are {', '.join(Rules.__struct_fields__)}"
-    if rules.valid_from is not None and rules.valid_until is not None and rules.valid_from >= rules.valid_until:
-        return "rules.valid_until: must be later than valid_from"
+    first, last = _given(rules.valid_from), _given(rules.valid_until)
+    if first is not None and last is not None and first > last:
+        return "rules.valid_until: must not be earlier than valid_from"
     return None
 
 
@@ -123,18 +130,19 @@ def decode_rules(text: str) -> Rules:
 def compiled(text: str) -> Compiled:
     """The rules behind stored text, ready to be applied."""
     rules = decode_rules(text)
+    methods, first, last = _given(rules.allowed_methods), _given(rules.valid_from), _given(rules.valid_until)
     return Compiled(
         max_gas=_nano(rules.max_gas_usd),
         max_total=_nano(rules.max_total_usd),
         max_per_day=_nano(rules.max_usd_per_day),
-        max_per_user_per_day=rules.max_per_user_per_day,
+        max_per_user_per_day=_given(rules.max_per_user_per_day),
         allowed_contracts=_addresses(rules.allowed_contracts),
         blocked_contracts=_addresses(rules.blocked_contracts),
         allowed_senders=_addresses(rules.allowed_senders),
-        allowed_methods=None if rules.allowed_methods is None else frozenset(map(selector, rules.allowed_methods)),
+        allowed_methods=None if methods is None else frozenset(map(selector, methods)),
         rate_limit=_rate_limit(rules.rate_limit),
-        valid_from=None if rules.valid_from is None else rules.valid_from.timestamp(),
-        valid_until=None if rules.valid_until is None else rules.valid_until.timestamp(),
+        valid_from=None if first is None else first.timestamp(),
+        valid_until=None if last is None else last.timestamp(),
     )
 
 
@@ -143,16 +151,22 @@ def selector(method: str) -> bytes:
     return bytes.fromhex(method[2:]) if method.startswith("0x") else keccak256(method.encode())[:4]
 
 
-def _nano(usd: str | None) -> int | None:
-    return None if usd is None else parse_units(usd, NANO)
+def _given(value: _Value | UnsetType) -> _Value | None:
+    return None if isinstance(value, UnsetType) else value
 
 
-def _addresses(texts: list[str] | None) -> frozenset[bytes] | None:
-    return None if texts is None else frozenset(map(parse_address, texts))
+def _nano(usd: str | UnsetType) -> int | None:
+    return None if isinstance(usd, UnsetType) else parse_units(usd, NANO)
 
 
-def _rate_limit(given: RateLimit | str | int | None) -> RateLimit | None:
-    if given is None or isinstance(given, RateLimit):
+def _addresses(texts: list[str] | UnsetType) -> frozenset[bytes] | None:
+    return None if isinstance(texts, UnsetType) else frozenset(map(parse_address, texts))
+
+
+def _rate_limit(given: RateLimit | str | int | UnsetType) -> RateLimit | None:
+    if isinstance(given, UnsetType):
+        return None
+    if isinstance(given, RateLimit):
         return given
     if isinstance(given, int):
         return RateLimit(given, _SECONDS["minute"])

@@ -1,0 +1,60 @@
+"""Reads the ledger of one policy, for its owner. Called by the routes; it changes nothing."""
+
+from datetime import UTC, datetime
+
+from sqlalchemy import RowMapping, func, select
+
+from capstan.access.models import Caller
+from capstan.access.store import from_micros
+from capstan.core.clock import iso
+from capstan.core.decimals import format_units
+from capstan.core.hexes import to_checksum_address, to_data, to_quantity
+from capstan.gas.policies.rules import NANO
+from capstan.gas.policies.service import PolicyService
+from capstan.gas.sponsor.models import SponsorshipList, SponsorshipView
+from capstan.storage.database import Database
+from capstan.storage.schema import gas_sponsorships
+
+
+class SponsorshipHistory:
+    """The sponsorships of policies."""
+
+    def __init__(self, database: Database, policies: PolicyService) -> None:
+        self._database = database
+        self._policies = policies
+
+    async def page(self, caller: Caller, policy_id: str, *, page: int, limit: int) -> SponsorshipList:
+        """One page, the newest first. Raises `NotFound` for a policy that is not the caller's."""
+        policy = await self._policies.find(caller, policy_id)
+        matching = gas_sponsorships.c.policy_id == policy.id
+        query = (
+            select(gas_sponsorships)
+            .where(matching)
+            .order_by(gas_sponsorships.c.created_at.desc(), gas_sponsorships.c.id.desc())
+            .offset((page - 1) * limit)
+            .limit(limit)
+        )
+        async with self._database.read() as connection:
+            rows = (await connection.execute(query)).mappings().all()
+            total = await connection.scalar(select(func.count()).select_from(gas_sponsorships).where(matching))
+        return SponsorshipList([_view(row) for row in rows], page, int(total or 0))
+
+
+def _view(row: RowMapping) -> SponsorshipView:
+    return SponsorshipView(
+        id=row["id"],
+        state=row["state"],
+        sender=to_checksum_address(row["sender"]),
+        nonce=to_quantity(int.from_bytes(row["nonce"], "big")),
+        user_operation_hash=None if row["hash"] is None else to_data(row["hash"]),
+        entry_point=to_checksum_address(row["entry_point"]),
+        reserved_usd=format_units(row["reserved"], NANO),
+        spent_usd=format_units(row["spent"], NANO),
+        price_usd=row["price"],
+        actual_gas_cost=row["actual_cost"],
+        success=row["success"],
+        transaction_hash=None if row["transaction_hash"] is None else to_data(row["transaction_hash"]),
+        block_number=row["block_number"],
+        valid_until=iso(datetime.fromtimestamp(row["valid_until"], UTC)),
+        created_at=iso(from_micros(row["created_at"])),
+    )

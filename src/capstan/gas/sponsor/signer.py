@@ -1,0 +1,70 @@
+"""The key that signs for our paymasters. It is read once, at the start, and never shown, logged or stored.
+
+Made by the composition root from the settings. It also gives the secrets of decision hooks, which are derived from the
+key, so that none of them has to be stored.
+"""
+
+import base64
+import hashlib
+import hmac
+from pathlib import Path
+
+from eth_account import Account
+from eth_keys.datatypes import PrivateKey
+
+from capstan.core.hexes import keccak256, to_checksum_address
+
+KEYSTORE_PREFIX = "keystore:"
+_EIP191 = b"\x19Ethereum Signed Message:\n32"
+
+
+class SignerError(ValueError):
+    """A key that cannot be used. The message names the setting, never the key."""
+
+
+class PaymasterSigner:
+    """The key with its address."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = PrivateKey(key)
+        self.address: bytes = self._key.public_key.to_canonical_address()
+
+    def __repr__(self) -> str:
+        return f"PaymasterSigner({to_checksum_address(self.address)})"
+
+    def sign(self, digest: bytes) -> bytes:
+        """The signature of `personal_sign` over 32 bytes (EIP-191): r, s, and v of 27 or 28."""
+        made = self._key.sign_msg_hash(keccak256(_EIP191 + digest)).to_bytes()
+        return made[:64] + bytes([27 + made[64]])
+
+    def hook_secret(self, policy_id: str) -> str:
+        """The secret of a policy's decision hook: `whsec_` and base64 of 32 bytes."""
+        derived = hmac.digest(self._key.to_bytes(), b"capstan decision hook " + policy_id.encode(), hashlib.sha256)
+        return "whsec_" + base64.b64encode(derived).decode()
+
+
+def read_key(text: str, password: str, setting: str) -> bytes:
+    """The 32 bytes of a key as the settings write it: hex digits, or the path of a keystore file. Raises `SignerError`.
+
+    Decrypting a keystore takes a second or so by design.
+    """
+    if not text.startswith(KEYSTORE_PREFIX):
+        try:
+            key = bytes.fromhex(text.removeprefix("0x"))
+            return PrivateKey(key).to_bytes() if len(key) == 32 and any(key) else _refuse(setting)
+        except ValueError:
+            return _refuse(setting)
+    path = Path(text.removeprefix(KEYSTORE_PREFIX))
+    try:
+        return bytes(Account.decrypt(path.read_text(encoding="utf-8"), password))
+    except OSError as error:
+        raise SignerError(f"{setting}: the keystore {path} cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError):
+        raise SignerError(
+            f"{setting}: the keystore {path} cannot be opened; check that it is a keystore file, and"
+            " gas.keystore_password"
+        ) from None
+
+
+def _refuse(setting: str) -> bytes:
+    raise SignerError(f'{setting}: must be 0x and 64 hex digits, or "{KEYSTORE_PREFIX}" and the path of a file')
