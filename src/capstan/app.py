@@ -61,7 +61,7 @@ from capstan.server.telemetry import Telemetry
 from capstan.server.websocket import WebSocketConnection
 from capstan.settings import LiveSettings, ReloadFailed, Settings, SettingsError
 from capstan.sockets import build_feed, build_sockets
-from capstan.sponsoring import Sponsoring
+from capstan.sponsoring import PAYMASTER_METHODS, Sponsoring
 from capstan.storage.database import Database
 from capstan.storage.schema import access_version
 from capstan.usage.ledger import UsageLedger
@@ -77,6 +77,7 @@ log = structlog.get_logger(__name__)
 
 _MAX_HEADER_BYTES = 65_536
 _RECURSION_LIMIT = 1000
+_OUR_METHODS = frozenset({PUSH_METHOD, *STANDARD, *DEBUG, *PAYMASTER_METHODS})
 
 
 class Application:
@@ -358,7 +359,7 @@ class Application:
     def _build_bundler(self) -> BundlerService:
         server = self._live.current.server
         return BundlerService(
-            {**STANDARD, **DEBUG},
+            {**STANDARD, **DEBUG, **self._sponsoring.methods},
             cost=lambda name: self._units.cost(name),
             usage=self._usage,
             clock=self._clock,
@@ -385,16 +386,15 @@ class Application:
     def _decide_by_address(self, client: str) -> Decision:
         """The state of the limits of an address, for answers given before a request could be read."""
         limits = self._anonymous_limits()
-        decision = self._limiter.take_now(anonymous_subject(client), limits, requests=1, units=0)
-        if decision is not None:
-            return decision
-        # The shared counters cannot be asked here; the figures of a full window are the cautious answer.
-        return Decision(True, limits.requests_per_second, 0, int(self._clock.now()) + 1, 0, "")
+        # Where the shared counters would have to be asked, the figures of a full window are the cautious answer.
+        return self._limiter.take_now(anonymous_subject(client), limits, requests=1, units=0) or Decision(
+            True, limits.requests_per_second, 0, int(self._clock.now()) + 1, 0, ""
+        )
 
 
 def _is_known_name(name: str) -> bool:
     """Whether a name in the usage ledger is ours: a method of the tables, or `GET /v1/…` with a route of ours."""
-    return " /" in name or name == PUSH_METHOD or name in STANDARD or name in DEBUG or is_known_name(name)
+    return " /" in name or name in _OUR_METHODS or is_known_name(name)
 
 
 async def _ping(database: Database) -> None:

@@ -5,19 +5,22 @@ about requests.
 """
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from typing import Any
 
 from litestar.handlers import HTTPRouteHandler
 from prometheus_client import CollectorRegistry
 
-from capstan.access.models import Caller
+from capstan.access.models import Caller, Scope
 from capstan.access.plans import PlanBook
 from capstan.access.reach import NetworkReach
+from capstan.bundler.calls import Methods, PersonalMethod
 from capstan.bundler.datafee import data_fee_of
 from capstan.bundler.estimation.models import Price
 from capstan.bundler.estimation.service import GasEstimator
-from capstan.bundler.refusals import Refusal
+from capstan.bundler.network import NetworkBundler
+from capstan.bundler.refusals import INVALID_FIELDS, REJECTED_BY_PAYMASTER, Refusal
 from capstan.bundler.simulator import Simulator
 from capstan.catalogue.networks import Network as NetworkFacts
 from capstan.chain.calls.blocks import HeadBlocks
@@ -25,7 +28,7 @@ from capstan.chain.calls.reader import StateReader
 from capstan.chain.registry import Network
 from capstan.core.clock import Clock
 from capstan.core.decimals import GWEI_DECIMALS, parse_units
-from capstan.core.errors import InvalidRequest, Unavailable
+from capstan.core.errors import Forbidden, InvalidRequest, NotFound, Unavailable
 from capstan.core.hexes import parse_address
 from capstan.core.ids import new_id
 from capstan.gas.policies.routes import policy_routes
@@ -34,6 +37,7 @@ from capstan.gas.policies.store import STREAM_ROLE, PolicyStore
 from capstan.gas.service import GasPriceService
 from capstan.gas.sponsor.chain import SponsorChain
 from capstan.gas.sponsor.deposits import DepositWatch, Watched
+from capstan.gas.sponsor.erc7677 import PaymasterWebService, SponsorName
 from capstan.gas.sponsor.history import SponsorshipHistory
 from capstan.gas.sponsor.hook import DecisionHooks
 from capstan.gas.sponsor.ledger import Ledger
@@ -52,6 +56,9 @@ from capstan.stream.lease import LeaseStore
 from capstan.stream.streams import DurableStreams
 from capstan.userops.models import UserOperation
 from capstan.userops.versions import NEWEST_FIRST, Version
+
+# ERC-7677.
+PAYMASTER_METHODS = ("pm_getPaymasterStubData", "pm_getPaymasterData")
 
 
 class SettlementStreams:
@@ -127,13 +134,51 @@ class LimitEstimator:
         return GasEstimator(simulator, price, data_fee=data_fee_of(facts.data_fee, current))
 
 
+class PaymasterMethods:
+    """The methods of ERC-7677 on the endpoint of the bundler, in whose errors it answers."""
+
+    def __init__(self, service: PaymasterWebService) -> None:
+        self._service = service
+
+    @property
+    def table(self) -> Methods:
+        """The methods by their names."""
+        scopes = (Scope.GAS_MANAGE,)
+        handlers = (self._stub, self._data)
+        return {
+            name: PersonalMethod(handler, scopes) for name, handler in zip(PAYMASTER_METHODS, handlers, strict=True)
+        }
+
+    async def _stub(self, caller: Caller, bundler: NetworkBundler, params: Sequence[Any]) -> Any:
+        with _refusals():
+            return await self._service.stub(caller, bundler.name, params)
+
+    async def _data(self, caller: Caller, bundler: NetworkBundler, params: Sequence[Any]) -> Any:
+        with _refusals():
+            return await self._service.data(caller, bundler.name, params)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """What is wrong with one call is an error of that call; what is wrong with us goes through."""
+    try:
+        yield
+    except (InvalidRequest, NotFound) as error:
+        raise Refusal(INVALID_FIELDS, error.message) from None
+    except Forbidden as error:
+        raise Refusal(REJECTED_BY_PAYMASTER, error.message) from None
+
+
 class Sponsoring:
     """Policies and sponsorship, connected."""
 
-    def __init__(self, policies: PolicyService, sponsor: SponsorService, history: SponsorshipHistory) -> None:
+    def __init__(
+        self, policies: PolicyService, sponsor: SponsorService, history: SponsorshipHistory, shown: SponsorName
+    ) -> None:
         self._policies = policies
-        self.sponsor = sponsor
+        self._sponsor = sponsor
         self._history = history
+        self.methods = PaymasterMethods(PaymasterWebService(sponsor, shown)).table
 
     @classmethod
     async def open(
@@ -212,11 +257,12 @@ class Sponsoring:
             )
             watch.start()
             stack.push_async_callback(watch.close)
-        return cls(policies, sponsor, SponsorshipHistory(database, policies))
+        name = SponsorName(settings.gas.sponsor_name, settings.gas.sponsor_icon)
+        return cls(policies, sponsor, SponsorshipHistory(database, policies), name)
 
     def routes(self) -> list[HTTPRouteHandler]:
         """The handlers of the paths of policies and sponsorship."""
-        return [*policy_routes(self._policies), *sponsor_routes(self.sponsor, self._history)]
+        return [*policy_routes(self._policies), *sponsor_routes(self._sponsor, self._history)]
 
 
 async def open_signer(settings: Settings) -> PaymasterSigner | None:

@@ -41,7 +41,7 @@ _SCOPES = {
     Scope.DATA_READ: "gas prices; token and NFT data",
     Scope.WALLETS_MANAGE: "smart wallets",
     Scope.WEBHOOKS_MANAGE: "webhooks when they are built",
-    Scope.GAS_MANAGE: "gas prices; gas policies and sponsorship when they are built",
+    Scope.GAS_MANAGE: "gas prices; gas policies and sponsorship",
     Scope.BUNDLER_SEND: "the bundler when it is built",
 }
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from capstan.access.models import Scope
+from capstan.access.models import Caller, Scope
 from capstan.bundler.entries import EntryPoint
 from capstan.bundler.refusals import INVALID_FIELDS, Refusal
 from capstan.core.hexes import parse_address, parse_data, to_checksum_address
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from capstan.bundler.network import NetworkBundler
 
 Handler: TypeAlias = "Callable[[NetworkBundler, Sequence[Any]], Awaitable[Any]]"
+# One that depends on who asks.
+PersonalHandler: TypeAlias = "Callable[[Caller, NetworkBundler, Sequence[Any]], Awaitable[Any]]"
 
 SENDING = (Scope.BUNDLER_SEND,)
 READING = (Scope.BUNDLER_SEND, Scope.RPC_READ)
@@ -33,8 +35,25 @@ class Method(msgspec.Struct, frozen=True):
     # Whether it is there only on networks with `debug_bundler`.
     debug: bool = False
 
+    async def answer(self, _caller: Caller, bundler: "NetworkBundler", params: Sequence[Any]) -> Any:
+        """What the handler says."""
+        return await self.handler(bundler, params)
 
-Methods: TypeAlias = Mapping[str, Method]
+
+class PersonalMethod(msgspec.Struct, frozen=True):
+    """One whose answer depends on who asks."""
+
+    handler: PersonalHandler
+    scopes: tuple[Scope, ...]
+    debug: bool = False
+
+    async def answer(self, caller: Caller, bundler: "NetworkBundler", params: Sequence[Any]) -> Any:
+        """What the handler says to this caller."""
+        return await self.handler(caller, bundler, params)
+
+
+AnyMethod: TypeAlias = Method | PersonalMethod
+Methods: TypeAlias = Mapping[str, AnyMethod]
 
 
 def argument(params: Sequence[Any], place: int, name: str) -> Any:

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from capstan.access.models import Caller
-from capstan.bundler.calls import Method, Methods
+from capstan.bundler.calls import AnyMethod, Methods
 from capstan.bundler.network import NetworkBundler
 from capstan.bundler.refusals import Refusal
 from capstan.chain.errors import NodeError
@@ -161,11 +161,11 @@ class BundlerService:
             reply = await self._run(exchange, call, call_id, method)
         return None if call.id is None else reply
 
-    async def _run(self, exchange: Exchange, call: Call, call_id: bytes, method: Method) -> bytes:
+    async def _run(self, exchange: Exchange, call: Call, call_id: bytes, method: AnyMethod) -> bytes:
         began, units, failed = self._clock.monotonic(), self._units(call), True
         try:
             params: list[Any] = msgspec.json.decode(call.params, type=list[Any])
-            result = msgspec.json.encode(await method.handler(exchange.bundler, params))
+            result = msgspec.json.encode(await method.answer(exchange.caller, exchange.bundler, params))
             failed = False
             return jsonrpc.result_reply(call_id, result)
         except Refusal as refusal:

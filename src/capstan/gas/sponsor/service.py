@@ -134,7 +134,7 @@ class SponsorService:
 
     async def sponsor(self, case: Case) -> Sponsored:
         """Reserve and sign. Raises `Forbidden` naming the rule that does not allow it."""
-        signer = self._require_signer()
+        signer = self.require_signer()
         case = await self._completed(case)
         head = await self._parts.chain.head(case.network)
         price = await self._price(case, head)
@@ -151,7 +151,8 @@ class SponsorService:
         self._parts.metrics.sponsored(case.policy.network)
         return _sponsored(case, signed, draft)
 
-    def _require_signer(self) -> PaymasterSigner:
+    def require_signer(self) -> PaymasterSigner:
+        """The signer. Raises `Unavailable` on a server without one."""
         if self._signer is None:
             raise Unavailable("gas sponsorship is not set up on this server: the operator must set gas.signer")
         return self._signer
