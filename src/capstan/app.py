@@ -13,7 +13,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import structlog
 from litestar.handlers import HTTPRouteHandler
 from prometheus_client import CollectorRegistry, start_http_server
-from sqlalchemy import select
 
 from capstan import __version__
 from capstan.access.directory import KeyDirectory
@@ -62,8 +61,6 @@ from capstan.server.websocket import WebSocketConnection
 from capstan.settings import LiveSettings, ReloadFailed, Settings, SettingsError
 from capstan.sockets import build_feed, build_sockets
 from capstan.sponsoring import PAYMASTER_METHODS, Sponsoring
-from capstan.storage.database import Database
-from capstan.storage.schema import access_version
 from capstan.usage.ledger import UsageLedger
 from capstan.usage.recorder import UsageRecorder
 from capstan.usage.routes import usage_routes
@@ -71,7 +68,7 @@ from capstan.usage.store import UsageStore
 from capstan.usage.writer import Retention
 from capstan.wallets.routes import wallet_routes
 from capstan.wallets.service import WalletService
-from capstan.wiring import open_database
+from capstan.wiring import open_database, ping
 
 log = structlog.get_logger(__name__)
 
@@ -225,7 +222,7 @@ class Application:
             *known[:4], self.metrics, stack, prices=self._gas_prices, reach=self._reach
         )
         self._readiness = ReadinessChecks(
-            {"database": lambda: _ping(database), "bundler": self._bundlers.readiness},
+            {"database": lambda: ping(database), "bundler": self._bundlers.readiness},
             halted=lambda: self._gateway.followers.halted,
         )
         self._sponsoring = await Sponsoring.open(
@@ -395,9 +392,3 @@ class Application:
 def _is_known_name(name: str) -> bool:
     """Whether a name in the usage ledger is ours: a method of the tables, or `GET /v1/…` with a route of ours."""
     return " /" in name or name in _OUR_METHODS or is_known_name(name)
-
-
-async def _ping(database: Database) -> None:
-    async with database.read() as connection:
-        # A real table: a file that is damaged still answers SELECT 1.
-        await connection.execute(select(access_version.c.version))

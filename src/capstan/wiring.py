@@ -3,10 +3,13 @@
 Kept apart from the composition root so that `capstan keys` need not load the web framework. It decides nothing.
 """
 
+from sqlalchemy import select
+
 from capstan.chain.models import Integrity, NetworkSpec, Quorum, UpstreamSpec
 from capstan.settings import NetworkSettings, Settings
 from capstan.storage.database import Database, DatabaseOptions
 from capstan.storage.migrate import require_current, upgrade
+from capstan.storage.schema import access_version
 
 
 def database_options(settings: Settings) -> DatabaseOptions:
@@ -31,6 +34,12 @@ async def open_database(settings: Settings) -> Database:
         await database.close()
         raise
     return database
+
+
+async def ping(database: Database) -> None:
+    """Ask the database something. A real table: a file that is damaged still answers SELECT 1."""
+    async with database.read() as connection:
+        await connection.execute(select(access_version.c.version))
 
 
 def network_specs(settings: Settings) -> list[NetworkSpec]:

@@ -32,6 +32,7 @@ def described(tmp_path_factory: pytest.TempPathFactory, evm_devnet: Any) -> Iter
     environment = {
         "CAPSTAN_MODE": "development",
         "CAPSTAN_LOG__ACCESS": "false",
+        "CAPSTAN_GAS__SIGNER": evm_devnet.deployment.paymaster_signer.private_key,
         "CAPSTAN_LIMITS__ANONYMOUS_REQUESTS_PER_SECOND": "1000000",
         "CAPSTAN_NETWORKS": f'{{"ethereum/devnet" = {{upstreams = ["{evm_devnet.url}"]}}}}',
     }
