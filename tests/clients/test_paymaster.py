@@ -92,7 +92,7 @@ def test_what_the_policy_does_not_allow_is_refused_by_name(ran: Ran, version: Ve
 def test_the_ledger_says_what_the_operations_cost(ran: Ran) -> None:
     def settled() -> bool:
         entries = ran.ask("GET", f"/gas/policies/{ran.policy['id']}/sponsorships?limit=100")["sponsorships"]
-        return sum(entry["state"] == "settled" for entry in entries) == 2 * len(VERSIONS)
+        return [entry["state"] for entry in entries].count("settled") == 2 * len(VERSIONS)
 
     wait_until(settled, seconds=_SECONDS)
     entries = ran.ask("GET", f"/gas/policies/{ran.policy['id']}/sponsorships?limit=100")["sponsorships"]

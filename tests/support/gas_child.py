@@ -7,6 +7,7 @@ import asyncio
 import random
 import sys
 
+from capstan.chain.follower.models import Delta
 from capstan.gas.sponsor.judging import Refused
 from capstan.gas.sponsor.ledger import Ledger
 from capstan.gas.sponsor.settlement import SettlementConsumer
@@ -34,7 +35,9 @@ async def main(url: str, policy: str, seed: int) -> None:
         landing = [waiting.pop(dice.randrange(len(waiting))) for _ in range(dice.randrange(len(waiting) + 1))]
         number += 1
         late = int(NOON.timestamp()) + dice.choice((0, 0, 0, 601))
-        deltas = [applied(number, *(handled(each, dice.randrange(1, 3 * 10**11)) for each in landing), timestamp=late)]
+        deltas: list[Delta] = [
+            applied(number, *(handled(each, dice.randrange(1, 3 * 10**11)) for each in landing), timestamp=late)
+        ]
         if dice.random() < 0.3:
             deltas.append(reverted(number))
             waiting += landing
