@@ -191,14 +191,25 @@ async def test_one_that_cannot_ask_upstreams_gives_up_the_lead(valkey: Valkey) -
     await one.close()
 
 
+async def test_the_wish_of_the_leader_does_not_come_back_to_it(valkey: Valkey) -> None:
+    """It keeps a network awake for others; were it one of them, the network would never sleep again."""
+    leader = Listener(valkey.store("leader"), wanted=True)
+    await until(lambda: leader.topic.leading, seconds=30)
+    await until(lambda: not leader.topic.others_want, seconds=30)
+    for _ in range(3):
+        await leader.topic._tick()
+        assert not leader.topic.others_want
+    await leader.close()
+
+
 async def test_the_leader_knows_that_another_process_wants_the_topic(valkey: Valkey) -> None:
     leader = Listener(valkey.store("leader"))
     await until(lambda: leader.topic.leading, seconds=30)
-    assert not leader.topic.anybody_wants
+    assert not leader.topic.others_want
     other = Listener(valkey.store("other"), wanted=True)
-    await until(lambda: leader.topic.anybody_wants, seconds=30)
+    await until(lambda: leader.topic.others_want, seconds=30)
     await other.close()
-    await until(lambda: not leader.topic.anybody_wants, seconds=30)
+    await until(lambda: not leader.topic.others_want, seconds=30)
     await leader.close()
 
 
@@ -267,6 +278,20 @@ async def test_a_block_that_several_need_is_fetched_by_one(valkey: Valkey) -> No
     assert late.fetches == 0
     assert await late.get(Demand.FULL) == block_of(Demand.FULL), "less will not"
     for process in (*processes, late):
+        await process.close()
+
+
+async def test_two_that_wait_in_one_process_are_both_told(valkey: Valkey) -> None:
+    one, two = Process(valkey, "one"), Process(valkey, "two")
+    one.may_go.clear()
+    first = asyncio.create_task(one.get(Demand.LOGS))
+    await until(lambda: one.fetches, seconds=30)
+    waiting = [asyncio.create_task(two.get(demand)) for demand in (Demand.HEADERS, Demand.LOGS)]
+    await until(lambda: len(two.blocks._waiting.get(HEADER.hash, ())) == 2, seconds=30)
+    one.may_go.set()
+    assert await asyncio.wait_for(asyncio.gather(first, *waiting), 15) == [block_of(Demand.LOGS)] * 3
+    assert two.fetches == 0
+    for process in (one, two):
         await process.close()
 
 

@@ -41,8 +41,10 @@ class CountingNode(ScriptedNode):
 class Watcher:
     """One client with heads and logs."""
 
-    def __init__(self, client: FeedClient, heads: str, logs: str) -> None:
+    def __init__(self, client: FeedClient, since: int, heads: str, logs: str) -> None:
         self._client = client
+        # The head when it subscribed: it must be told from the next one on.
+        self._since = since
         self._heads = heads
         self._logs = logs
 
@@ -70,10 +72,9 @@ class Watcher:
         told = [head["hash"] for head in self.heads]
         assert len(set(told)) == len(told), "a head was told twice"
         held = held_after(self.heads)
-        first = int(self.heads[0]["number"], 16)
-        lowest = min(first, *(int(head["number"], 16) for head in held))
+        assert int(self.heads[0]["number"], 16) <= self._since + 1, "the first heads are missing"
         assert held[-1]["hash"] == chain.head.hash
-        assert [head["hash"] for head in held] == [block.hash for block in chain[lowest:]][-len(held) :]
+        assert [head["hash"] for head in held] == [block.hash for block in chain[-len(held) :]], "not the chain"
         logs: list[Any] = []
         for log in self._client.of(self._logs):
             if log["removed"]:
@@ -85,7 +86,7 @@ class Watcher:
         assert held_logs == [(block.number, block.hash[:10]) for block in chain[-len(logs) :]], (
             "not the logs of the chain"
         )
-        assert len(logs) >= len(held) - 1
+        assert held_logs[0][0] <= self._since + 1, "the first logs are missing"
 
 
 def held_after(heads: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -145,7 +146,8 @@ class Cluster:
     async def _watch(self, service: Service) -> Watcher:
         url = socket_url(service.base_url, key=self.key)
         client = await self._stack.enter_async_context(connected(url))
-        return Watcher(client, await client.subscribe("newHeads"), await client.subscribe("logs", {}))
+        since = self.chain.head.number
+        return Watcher(client, since, await client.subscribe("newHeads"), await client.subscribe("logs", {}))
 
     async def standing(self, service: Service) -> float | None:
         """How the process has its heads: by leading, from the leader, or by asking for itself."""

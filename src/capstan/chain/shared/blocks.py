@@ -40,7 +40,7 @@ class SharedBlocks:
         self._metrics = metrics
         self._head = head
         self._is_up = is_up
-        self._waiting: dict[str, asyncio.Event] = {}
+        self._waiting: dict[str, set[asyncio.Event]] = {}
         self._storing: set[asyncio.Task[None]] = set()
         self._rests_until = 0.0
 
@@ -66,8 +66,7 @@ class SharedBlocks:
 
     def stored(self, block_hash: str) -> None:
         """A block can be had, or will not be stored by whoever was fetching it."""
-        event = self._waiting.get(block_hash)
-        if event is not None:
+        for event in self._waiting.get(block_hash, ()):
             event.set()
 
     async def close(self) -> None:
@@ -76,7 +75,8 @@ class SharedBlocks:
 
     async def _wait(self, number: int, block_hash: str, demand: Demand) -> Block | bool:
         """The block; or true when it is for us to fetch it for all, or false when waiting was in vain."""
-        event = self._waiting.setdefault(block_hash, asyncio.Event())
+        event = asyncio.Event()
+        self._waiting.setdefault(block_hash, set()).add(event)
         deadline = self._clock.monotonic() + self._options.wait_seconds
         try:
             while True:
@@ -95,7 +95,10 @@ class SharedBlocks:
                 except TimeoutError:
                     return False
         finally:
-            self._waiting.pop(block_hash, None)
+            waiting = self._waiting[block_hash]
+            waiting.discard(event)
+            if not waiting:
+                del self._waiting[block_hash]
 
     async def _fetch_for_all(self, block_hash: str, demand: Demand, fetch: Callable[[], Awaitable[Block]]) -> Block:
         content = b""

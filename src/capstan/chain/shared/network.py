@@ -115,7 +115,7 @@ class SharedNetwork:
         self._metrics.stands(self._name, leading=topic.leading, led=topic.led)
         if not topic.leading:
             return
-        if topic.anybody_wants:
+        if topic.others_want:
             tracker.touch()
         finalized, safe, now = tracker.finalized_number, tracker.safe_number, self._clock.monotonic()
         told_at, *told = self._told_finality
@@ -149,7 +149,7 @@ class SharedPending:
     @property
     def colleagues_want_full(self) -> bool:
         """Whether this process leads and somebody wants whole transactions."""
-        return self._topic.leading and self._topic.anybody_wants
+        return self._topic.leading and self._topic.others_want
 
     def start(self) -> None:
         """Begin. Must be called with the event loop running."""

@@ -4,7 +4,7 @@ Used by `store` alone. Works with Redis 6 and later, and with Valkey.
 """
 
 # KEYS: lease, token, wanted. ARGV: holder, lease milliseconds, whether to lead, whether the topic is wanted here,
-# milliseconds that this counts. Returns holder, token, the server's time in microseconds, whether anybody wants it.
+# milliseconds that this counts. Returns holder, token, the server's time in microseconds, whether another wants it.
 # A new token is greater than every one before, also when Redis has lost its memory: it is never below the time.
 TICK = """
 local time = redis.call('TIME')

@@ -40,6 +40,7 @@ class SharedStore:
     """One network in Redis, for one process. `reading` is a client whose commands may wait for news."""
 
     def __init__(self, client: Any, reading: Any, spec: NetworkSpec, holder: str, options: ShareOptions) -> None:
+        self.network = spec.name
         self.holder = holder
         self._client = client
         self._reading = reading

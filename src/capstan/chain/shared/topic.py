@@ -46,10 +46,11 @@ class Topic:
         self.leading = False
         # Whether another process leads and can be heard.
         self.led = False
-        # Whether any process needs the topic.
-        self.anybody_wants = False
+        # Whether a process that does not lead needs the topic.
+        self.others_want = False
         self._store = store
         self._name = name
+        self._log = log.bind(network=store.network, topic=name)
         self._clock = clock
         self._options = options
         self._able = able
@@ -92,7 +93,7 @@ class Topic:
             try:
                 await self._store.tick(self._name, lead=False, wanted=False)
             except ShareAway as error:
-                log.info("shared.lead_not_released", topic=self._name, reason=str(error))
+                self._log.info("shared.lead_not_released", reason=str(error))
         self._stands(leading=False, led=False)
 
     def tell(self, entry: Entry) -> None:
@@ -118,24 +119,26 @@ class Topic:
                 await self._tick()
             except Exception:
                 # A mistake of ours must not end the task: the lead would be lost for good.
-                log.exception("shared.mistake", topic=self._name)
+                self._log.exception("shared.mistake")
                 self._stands(leading=False, led=False)
             await asyncio.sleep(self._options.tick_seconds)
 
     async def _tick(self) -> None:
         asked_at = self._clock.monotonic()
         try:
-            standing = await self._store.tick(self._name, lead=self._able(), wanted=self._wanted())
+            # Who leads knows his own wishes. Told to himself they would never end, for he heeds those of others.
+            wanted = self._wanted() and not self.leading
+            standing = await self._store.tick(self._name, lead=self._able(), wanted=wanted)
         except ShareAway as error:
             if self.is_up:
-                log.warning("shared.redis_away", topic=self._name, reason=str(error))
+                self._log.warning("shared.redis_away", reason=str(error))
             self._stands(leading=False, led=False)
             return
         answered_at = self._clock.monotonic()
         if answered_at - asked_at <= _SLOWEST_CLOCK_SECONDS or self._offset is None:
             self._offset = standing.now - (asked_at + answered_at) / 2
             self._clock_known.set()
-        self.anybody_wants = standing.wanted
+        self.others_want = standing.wanted
         if standing.holder:
             self._newest_token = max(self._newest_token, standing.token)
         leads = standing.holder == self._store.holder
@@ -147,7 +150,7 @@ class Topic:
     def _stands(self, *, leading: bool, led: bool) -> None:
         was_led = self.led
         if leading != self.leading:
-            log.info("shared.leads" if leading else "shared.no_longer_leads", topic=self._name)
+            self._log.info("shared.leads" if leading else "shared.no_longer_leads")
             self._queue.clear()
         self.leading, self.led = leading, led
         if was_led and not led:
@@ -165,7 +168,7 @@ class Topic:
                     if not await self._store.publish(self._name, self._token, entries):
                         self._stands(leading=False, led=False)
                 except ShareAway as error:
-                    log.debug("shared.not_told", topic=self._name, reason=str(error))
+                    self._log.debug("shared.not_told", reason=str(error))
 
     # --- being told
 
@@ -182,10 +185,10 @@ class Topic:
                         after = identity
                         self._take(data, earlier=False)
             except ShareAway as error:
-                log.debug("shared.not_heard", topic=self._name, reason=str(error))
+                self._log.debug("shared.not_heard", reason=str(error))
             except Exception:
                 # A mistake of ours must not end the task: this process would ask upstreams for good.
-                log.exception("shared.mistake", topic=self._name)
+                self._log.exception("shared.mistake")
             await asyncio.sleep(self._options.rest_seconds)
 
     async def _join(self, after: str) -> str:
