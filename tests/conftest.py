@@ -19,6 +19,7 @@ pytest_plugins = [
     "tests.support.servers",
     "tests.support.service",
     "tests.support.solana",
+    "tests.support.shared_streams",
     "tests.support.storage",
     "tests.support.browser",
     "tests.support.development",

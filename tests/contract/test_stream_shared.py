@@ -2,107 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import secrets
-from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
 from prometheus_client import CollectorRegistry
 
-from capstan.chain.follower.models import Block, Demand, Log, PendingTransaction
+from capstan.chain.follower.models import PendingTransaction
 from capstan.chain.follower.pending import PendingTransactions
-from capstan.chain.follower.reader import ContentUnavailable
-from capstan.chain.heads.headers import Header
-from capstan.chain.models import NetworkSpec, UpstreamSpec
-from capstan.chain.shared.blocks import SharedBlocks
 from capstan.chain.shared.metrics import ShareMetrics
-from capstan.chain.shared.models import Entry, Finality, Report, ShareOptions, read_entry, write_entry
+from capstan.chain.shared.models import Finality, Report, read_entry, write_entry
 from capstan.chain.shared.network import SharedNetwork
-from capstan.chain.shared.store import SharedStore, group_of
-from capstan.chain.shared.topic import Topic
-from capstan.core.clock import SystemClock
-from capstan.limits.redis import connect
+from capstan.chain.shared.store import group_of
 from tests.support.head_nodes import HeadNode, Tracked, chain_of
+from tests.support.shared_streams import CLOCK, HEADER, QUICK, Listener, Valkey, spec_of
 from tests.support.stream_nodes import until
 from tests.unit.chain.follower.test_pending import MempoolNode, pending_of
-
-QUICK = ShareOptions(
-    lease_seconds=0.6,
-    tick_seconds=0.05,
-    wait_seconds=20.0,
-    # The first command to a cluster asks where everything is.
-    command_seconds=20.0,
-    read_seconds=0.2,
-    rest_seconds=0.05,
-)
-HEADER = Header(7, "0x" + "07" * 32, "0x" + "06" * 32, 1_700_000_000)
-CLOCK = SystemClock()
-
-
-class Valkey:
-    """Clients of one server, and a network of the test's own on it."""
-
-    def __init__(self, url: str, *, cluster: bool) -> None:
-        self.client: Any
-        self._reading: Any
-        self.client, self._reading = (
-            connect(url, cluster=cluster, connect_timeout=5.0, command_timeout=20.0) for _ in range(2)
-        )
-        self.spec = spec_of(secrets.token_hex(4))
-
-    def store(self, holder: str, options: ShareOptions = QUICK) -> SharedStore:
-        return SharedStore(self.client, self._reading, self.spec, holder, options)
-
-    async def open(self) -> None:
-        # The client of a cluster asks first where everything is, and does that badly when many want something at once.
-        await asyncio.gather(*(client.initialize() for client in (self.client, self._reading)))
-
-    async def close(self) -> None:
-        await asyncio.gather(*(client.aclose() for client in (self.client, self._reading)))
-
-
-def spec_of(network: str, url: str = "http://127.0.0.1:1") -> NetworkSpec:
-    upstreams = (UpstreamSpec(name="one", url=url),)
-    return NetworkSpec(chain="ethereum", network=network, family="evm", block_time_ms=1000, upstreams=upstreams)
-
-
-@pytest.fixture(params=["valkey", "cluster"])
-async def valkey(request: pytest.FixtureRequest) -> AsyncIterator[Valkey]:
-    is_cluster = request.param == "cluster"
-    found = Valkey(request.getfixturevalue("valkey_cluster_url" if is_cluster else "valkey_url"), cluster=is_cluster)
-    await found.open()
-    yield found
-    await found.close()
-
-
-class Listener:
-    """A topic, and what it was told."""
-
-    def __init__(self, store: SharedStore, **options: Any) -> None:
-        self.heard: list[tuple[Entry, bool]] = []
-        self.is_able = True
-        self.unled = 0
-        self.topic = Topic(
-            store,
-            "heads",
-            CLOCK,
-            QUICK,
-            able=lambda: self.is_able,
-            wanted=lambda: options.get("wanted", False),
-            on_entry=lambda entry, earlier: self.heard.append((entry, earlier)),
-            on_unled=self._lost,
-        )
-        self.topic.start()
-
-    def _lost(self) -> None:
-        self.unled += 1
-
-    def numbers(self) -> list[int]:
-        return [entry.finalized for entry, _ in self.heard if isinstance(entry, Finality)]
-
-    async def close(self) -> None:
-        await self.topic.close()
 
 
 async def test_one_leads_and_a_new_leader_has_a_greater_token(valkey: Valkey) -> None:
@@ -217,110 +130,6 @@ def test_only_processes_with_the_same_upstreams_share_a_network() -> None:
     assert group_of(spec_of("devnet")) == group_of(spec_of("devnet"))
     assert group_of(spec_of("devnet")) != group_of(spec_of("devnet", "http://127.0.0.1:2"))
     assert "127.0.0.1" not in group_of(spec_of("devnet")), "addresses hold keys"
-
-
-# --- blocks
-
-
-def block_of(demand: Demand) -> Block:
-    log = Log("0x" + "aa" * 20, ("0x" + "01" * 32,), 0, "0x" + "ee" * 32, b'{"removed":false}')
-    logs = (log,) if demand >= Demand.LOGS else None
-    return Block(HEADER.number, HEADER.hash, HEADER.parent_hash, HEADER.timestamp, b"{}", None, None, logs)
-
-
-class Process:
-    """The blocks of one process, and a fetcher that the test lets go on."""
-
-    def __init__(self, valkey: Valkey, name: str, *, up: bool = True, head: int = 10) -> None:
-        self.registry = CollectorRegistry()
-        self.fetches = 0
-        self.fails = False
-        self.may_go = asyncio.Event()
-        self.may_go.set()
-        self.blocks = SharedBlocks(
-            "ethereum/devnet",
-            valkey.store(name),
-            CLOCK,
-            QUICK,
-            ShareMetrics(self.registry),
-            head=lambda: head,
-            is_up=lambda: up,
-        )
-        self._listener = Listener(valkey.store(name))
-        self._listener.topic._on_entry = self._on_entry
-
-    def _on_entry(self, entry: Any, _earlier: bool) -> None:
-        if hasattr(entry, "hash"):
-            self.blocks.stored(entry.hash)
-
-    async def get(self, demand: Demand = Demand.LOGS) -> Block:
-        async def fetch() -> Block:
-            self.fetches += 1
-            await self.may_go.wait()
-            if self.fails:
-                raise ContentUnavailable("not now")
-            return block_of(demand)
-
-        return await self.blocks.block(HEADER.number, HEADER.hash, demand, fetch)
-
-    async def close(self) -> None:
-        await self.blocks.close()
-        await self._listener.close()
-
-
-async def test_a_block_that_several_need_is_fetched_by_one(valkey: Valkey) -> None:
-    processes = [Process(valkey, f"process-{number}") for number in range(4)]
-    found = await asyncio.gather(*(process.get() for process in processes))
-    assert found == [block_of(Demand.LOGS)] * 4
-    assert sum(process.fetches for process in processes) == 1
-    late = Process(valkey, "late")
-    assert await late.get(Demand.HEADERS) == block_of(Demand.LOGS), "more than was asked for will do"
-    assert late.fetches == 0
-    assert await late.get(Demand.FULL) == block_of(Demand.FULL), "less will not"
-    for process in (*processes, late):
-        await process.close()
-
-
-async def test_two_that_wait_in_one_process_are_both_told(valkey: Valkey) -> None:
-    one, two = Process(valkey, "one"), Process(valkey, "two")
-    one.may_go.clear()
-    first = asyncio.create_task(one.get(Demand.LOGS))
-    await until(lambda: one.fetches, seconds=30)
-    waiting = [asyncio.create_task(two.get(demand)) for demand in (Demand.HEADERS, Demand.LOGS)]
-    await until(lambda: len(two.blocks._waiting.get(HEADER.hash, ())) == 2, seconds=30)
-    one.may_go.set()
-    assert await asyncio.wait_for(asyncio.gather(first, *waiting), 15) == [block_of(Demand.LOGS)] * 3
-    assert two.fetches == 0
-    for process in (one, two):
-        await process.close()
-
-
-async def test_when_the_one_that_fetches_fails_another_does(valkey: Valkey) -> None:
-    one, two = Process(valkey, "one"), Process(valkey, "two")
-    one.fails = True
-    one.may_go.clear()
-    first = asyncio.create_task(one.get())
-    await until(lambda: one.fetches, seconds=30)
-    second = asyncio.create_task(two.get())
-    await asyncio.sleep(0.05)
-    assert two.fetches == 0
-    one.may_go.set()
-    assert await asyncio.wait_for(second, 30) == block_of(Demand.LOGS)
-    with pytest.raises(ContentUnavailable):
-        await first
-    for process in (one, two):
-        await process.close()
-
-
-async def test_blocks_that_are_old_or_cannot_be_shared_are_fetched_at_once(valkey: Valkey) -> None:
-    one = Process(valkey, "one")
-    assert await one.get() == block_of(Demand.LOGS)
-    away, far = Process(valkey, "away", up=False), Process(valkey, "far", head=1_000)
-    for process in (away, far):
-        assert await process.get() == block_of(Demand.LOGS)
-        assert process.fetches == 1
-    for process in (one, away, far):
-        await process.close()
 
 
 # --- heads and mempools
