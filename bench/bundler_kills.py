@@ -1,6 +1,6 @@
 """Kills a bundling service many times at random instants and counts what was lost. Not a measure of speed.
 
-Run `python bench/bundler_kills.py [kills] [seed]`; without arguments fifty kills. Exits with 1 when an accepted
+Run `python bench/bundler_kills.py [kills] [seed]`; without arguments ten kills. Exits with 1 when an accepted
 operation was not included exactly once, a bundle failed on the chain, or a nonce was left out.
 """
 
@@ -9,11 +9,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from capstan.devnet.install import ensure_node_project
-from tests.support.bundler_kills import Killing
-from tests.support.devnet import running_devnet
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-_KILLS = 50
+# Found by the line above when run as a script.
+from capstan.devnet.install import ensure_node_project  # noqa: E402
+from tests.support.bundler_kills import Killing  # noqa: E402
+from tests.support.devnet import running_devnet  # noqa: E402
+
+_KILLS = 10
 _SEED = 7562
 
 

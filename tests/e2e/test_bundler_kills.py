@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.support.bundler_kills import Killing
 from tests.support.devnet import EvmDevnet
 
-# `bench/bundler_kills.py` does the same fifty times.
+# `bench/bundler_kills.py 50` does the same fifty times.
 _KILLS = 2
 
 
