@@ -235,6 +235,13 @@ async def test_a_call_that_hides_its_failures_gets_the_gas_for_success(newest: E
     assert int(newest.point.devnet.call("eth_call", question, "latest"), 16) == 1
 
 
+async def test_a_call_whose_gas_depends_on_its_limit_gets_no_absurd_limit(newest: Estimates) -> None:
+    operation = newest.creation(newest.call("uneven()"))
+    limits = await newest.estimate(operation)
+    assert limits.call_gas_limit < 100_000
+    assert newest.lands(operation, limits)
+
+
 async def test_a_call_that_needs_most_of_what_a_node_allows_is_searched_for_in_several_calls(newest: Estimates) -> None:
     operation = newest.creation(newest.call("write(uint256,uint256)", newest.place(), 350))
     limits = await newest.estimate(operation)

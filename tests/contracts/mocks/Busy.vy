@@ -57,14 +57,12 @@ def swallow(first: uint256, count: uint256):
 
 
 @external
-def greedy():
+def uneven():
     """
-    @notice Uses nearly whatever it is given.
+    @notice Uses more or less with every limit it is given.
     """
     found: bytes32 = empty(bytes32)
-    for each: uint256 in range(1_000_000):
-        if msg.gas < 60_000:
-            break
+    for each: uint256 in range(msg.gas % 50, bound=50):
         found = keccak256(found)
     self.marks += 1
 

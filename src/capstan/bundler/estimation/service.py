@@ -30,6 +30,7 @@ from capstan.userops.simulation import (
     EntryPointCode,
     Estimation,
     Found,
+    Search,
     Searches,
     decode_estimation,
     delegation_code,
@@ -96,7 +97,7 @@ class GasEstimator:
         call = found.call
         if call.high > _FAR * call.used + _FAR_LEAST:
             # What the call uses depends on what it is given. Then it must be enough that it succeeds.
-            known = msgspec.structs.replace(found, post=Searches().post)
+            known = msgspec.structs.replace(found, call=Search(call.used, call.high, call.used), post=Search())
             again = Estimation(operation=operation, ladder=LADDER, strict=False, known=known)
             found = await self._run(entry_point, again, extra)
         return found
