@@ -19,11 +19,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 # Found by the line above when run as a script.
-from capstan.devnet.install import ensure_node_project  # noqa: E402
-from capstan.userops.models import UserOperation  # noqa: E402
-from tests.support.bundler import Accounts, BundlerClient, bundler_settings, serving_bundler  # noqa: E402
-from tests.support.devnet import running_devnet, wait_until  # noqa: E402
-from tests.support.gateway import Gateway  # noqa: E402
+from capstan.devnet.install import ensure_node_project
+from capstan.userops.models import UserOperation
+from tests.support.bundler import Accounts, BundlerClient, bundler_settings, serving_bundler
+from tests.support.devnet import running_devnet, wait_until
+from tests.support.gateway import Gateway
 
 _CLIENTS = 8
 _SIGNERS = 2

@@ -12,9 +12,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 # Found by the line above when run as a script.
-from capstan.devnet.install import ensure_node_project  # noqa: E402
-from tests.support.bundler_kills import Killing  # noqa: E402
-from tests.support.devnet import running_devnet  # noqa: E402
+from capstan.devnet.install import ensure_node_project
+from tests.support.bundler_kills import Killing
+from tests.support.devnet import running_devnet
 
 _KILLS = 10
 _SEED = 7562
