@@ -109,14 +109,17 @@ class LocalTracer:
         try:
             report = await self._workers.run(make)
         except JobTimeout:
-            raise Refusal(
-                RULE_VIOLATION,
-                f"the validation takes longer than {self._workers.limits.job_seconds:g} seconds; it must do less",
-            ) from None
+            raise self._too_slow() from None
+        if report.too_slow:
+            raise self._too_slow()
         if report.too_deep:
             raise TooDeep
         needs.add(report.missing.accounts, report.missing.slots)
         return report.trace
+
+    def _too_slow(self) -> Refusal:
+        seconds = self._workers.limits.job_seconds
+        return Refusal(RULE_VIOLATION, f"the validation takes longer than {seconds:g} seconds; it must do less")
 
     async def _list(self, run: Run, needs: Needs) -> None:
         """Ask a node what the operation will touch, if nodes can tell. Without an answer it is found out by trying."""

@@ -20,6 +20,10 @@ class TooDeep(Exception):
     """The calls nest deeper than `DEEPEST_CALL`."""
 
 
+class TooSlow(Exception):
+    """The run cannot end in the time it has."""
+
+
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
     """One call or creation, and those it made."""
 

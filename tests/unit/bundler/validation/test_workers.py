@@ -135,3 +135,15 @@ async def test_calls_that_nest_too_deeply_are_not_run(workers: Workers) -> None:
     assert (deep.too_deep, deep.trace) == (True, None)
     assert shallow.trace is not None
     assert 10 < len(list(shallow.trace.root.walk())) < DEEPEST_CALL
+
+
+async def test_a_job_that_cannot_end_in_its_time_is_given_up_at_once(workers: Workers) -> None:
+    # BLAKE2F with a hundred thousand rounds, which are cheap in gas and slow in Python.
+    blake = assemble("100000 224 SHL PUSH0 MSTORE 1 212 MSTORE8 PUSH0 PUSH0 213 PUSH0 PUSH0 9 GAS CALL POP")
+    report = await workers.run(_job(blake, gas=1_000_000))
+    assert (report.too_slow, report.trace) == (True, None)
+    # The process lives on; and rounds that the gas does not pay for take no time.
+    assert workers.killed == 0
+    unpaid = await workers.run(_job(blake, gas=50_000))
+    assert not unpaid.too_slow
+    assert unpaid.steps > report.steps

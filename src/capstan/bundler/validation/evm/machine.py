@@ -13,8 +13,9 @@ from typing import Any
 from capstan.bundler.validation.evm.collector import Collector
 from capstan.bundler.validation.evm.loop import Halts, Hook, Loop, Operation
 from capstan.bundler.validation.evm.messages import Job, Missing
+from capstan.bundler.validation.evm.precompiles import seconds_of
 from capstan.bundler.validation.evm.world import fill
-from capstan.bundler.validation.trace import Trace, visited
+from capstan.bundler.validation.trace import TooSlow, Trace, visited
 
 # The forks whose EVM can be chosen; later ones of Ethereum have changed blobs alone.
 FORKS = ("cancun", "prague", "osaka")
@@ -44,6 +45,7 @@ class Machine:
         self._collector = Collector(self._code_size)
         self._hooks: list[Hook | None] = [None] * 256
         self._entry_point = b""
+        self._seconds_left = 0.0
 
     def run(self, job: Job, codes: Mapping[bytes, bytes]) -> tuple[Trace | None, Missing]:
         """Run a job. The trace is None when state is missing."""
@@ -73,6 +75,7 @@ class Machine:
         hooks = self._collector.hooks()
         self._hooks = [hooks.get(opcode) for opcode in range(256)]
         self._entry_point = job.entry_point
+        self._seconds_left = job.seconds
         self._loop.steps = 0
         interpreter = self.parts.interpreter
         interpreter.process_message = self._process_message
@@ -138,6 +141,12 @@ class Machine:
         parts = self.parts
         return len(parts.get_account(evm.message.block_env.state, parts.Address(address)).code)
 
+    def _wait_for(self, message: Any) -> None:
+        """Take off the time that a precompile will need. Raises `TooSlow` when that is more than there is."""
+        self._seconds_left -= seconds_of(bytes(message.code_address), message.data, int(message.gas))
+        if self._seconds_left < 0:
+            raise TooSlow
+
     def _process_create_message(self, message: Any) -> Any:
         parts = self.parts
         evm = parts.process_create_message(message)
@@ -179,6 +188,7 @@ class Machine:
         try:
             if message.code_address in self._precompiles:
                 if not getattr(message, "disable_precompiles", False):
+                    self._wait_for(message)
                     self._precompiles[message.code_address](evm)
             else:
                 self._loop.run(evm, record, self._hooks, self._collector)

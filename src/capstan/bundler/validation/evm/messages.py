@@ -60,6 +60,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     missing: Missing = Missing()
     # Whether the calls nested too deeply; then there is no trace.
     too_deep: bool = False
+    # Whether it was given up because it could not have ended in time.
+    too_slow: bool = False
     # Why the job could not be run at all: a fault of ours.
     fault: str = ""
     # How many instructions were executed.

@@ -13,7 +13,7 @@ import msgspec
 from capstan.bundler.validation.evm.curve import provide_coincurve
 from capstan.bundler.validation.evm.machine import Machine
 from capstan.bundler.validation.evm.messages import LENGTH_BYTES, Job, Report
-from capstan.bundler.validation.trace import TooDeep
+from capstan.bundler.validation.trace import TooDeep, TooSlow
 
 # Calls may nest as deep as `DEEPEST_CALL`, and each takes several calls of Python's.
 _RECURSION_LIMIT = 10_000
@@ -51,6 +51,8 @@ def serve(source: BinaryIO, target: BinaryIO) -> None:
             report = Report(fault=f"{type(error).__name__}: {error}")
         except TooDeep:
             report = Report(too_deep=True)
+        except TooSlow:
+            report = Report(too_slow=True)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
         body = encoder.encode(report)
