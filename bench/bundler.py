@@ -1,105 +1,339 @@
-"""How fast the bundler accepts operations and brings them onto the chain, on the development chain.
+"""How fast the bundler takes operations and gets them into blocks, beside alto, on the same node in the same run.
 
-Each operation creates an account (entry point 0.7). Eight clients send at once, each the next operation when the last
-was accepted. Printed: the time to accept, operations included for each second from the first request to the last
-inclusion, operations in a bundle, and calls to the node and processor time for each operation. Operations are made and
-signed before the clock runs. Run it alone, `python -m bench.bundler [operations]`, or with `make bench`. Validation is
-by simulation, which is what others do on this chain; `--full` validates by ERC-7562.
+Each contender gets the same operations, every one of which creates an account, from several senders at once, on a fresh
+development chain of its own that makes a block every second. Told are the time until an operation is accepted, the
+operations included per second from the first that was sent to the last that was included, the processor time of the
+bundler for each, and, in a run of its own, the calls it makes to its node, and what its estimates cost. Run it with
+`make bench`, or alone: `python bench/bundler.py [--counts 100 1000] [--senders 8] [--entry-point 0.7] [--only NAME]`.
+Both contenders only simulate operations, because alto cannot do more on this chain; with `--full`, ours is measured
+alone, and validates them by ERC-7562.
 """
 
 import argparse
-import os
+import asyncio
 import statistics
 import sys
-import tempfile
-import threading
 import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import aiohttp
+import msgspec
+from aiohttp import web
+from eth_account import Account
+from eth_account.messages import encode_defunct
 
-# Found by the line above when run as a script.
-from capstan.devnet.install import ensure_node_project
-from capstan.userops.models import UserOperation
-from tests.support.bundler import Accounts, BundlerClient, bundler_settings, serving_bundler
-from tests.support.devnet import running_devnet, wait_until
-from tests.support.gateway import Gateway
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
 
-_CLIENTS = 8
-_SIGNERS = 2
+from bench.peers.bundlers import Bundler, alto, capstan  # noqa: E402 - found by the line above when run as a script
+from bench.peers.others import free_port  # noqa: E402
+from bench.rpc import processor_seconds  # noqa: E402
+from capstan.core.hexes import to_data  # noqa: E402
+from capstan.devnet.deploy import deploy_all  # noqa: E402
+from capstan.devnet.evm import CHAIN_ID, EvmNode  # noqa: E402
+from capstan.devnet.install import ensure_node_project  # noqa: E402
+from capstan.devnet.models import Deployment  # noqa: E402
+from capstan.devnet.rpc import NodeRpc  # noqa: E402
+from capstan.userops.abi import address_word, dynamic, members, word  # noqa: E402
+from capstan.userops.codec import codec_for  # noqa: E402
+from capstan.userops.events import OPERATION_HANDLED_TOPIC  # noqa: E402
+from capstan.userops.models import UserOperation  # noqa: E402
+from capstan.userops.versions import Version  # noqa: E402
+
+GWEI = 10**9
+OWNER = Account.from_key(b"\x43" * 32)
+# Of the run that counts calls.
+COUNTED = 100
+ESTIMATED = 10
+LIMITS = ("preVerificationGas", "verificationGasLimit", "callGasLimit")
+POLL_SECONDS = 0.1
+MOST_SECONDS = 600.0
 
 
-class Run:
-    """One measurement."""
+class Start(Protocol):
+    """Starts a contender on a node."""
 
-    def __init__(self, accounts: Accounts, gateway: Gateway, bundler: BundlerClient) -> None:
-        self._accounts = accounts
-        self._gateway = gateway
-        self._bundler = bundler
-        self._waiting: list[UserOperation] = []
-        self._took: list[float] = []
-        self._hashes: list[str] = []
+    def __call__(
+        self, node_url: str, deployment: Deployment, version: str
+    ) -> AbstractContextManager[Bundler | None]: ...
 
-    def measure(self, count: int) -> None:
-        """Send so many operations and print what it took."""
-        self._waiting = [self._accounts.new()[0] for _ in range(count)]
-        calls, used = self._calls(), self._processor_seconds()
+
+CONTENDERS: dict[str, Start] = {"capstan": capstan, "alto": alto, "capstan-full": partial(capstan, full=True)}
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """What one contender did with one load. Seconds, but for the rate."""
+
+    accepted: list[float]
+    rate: float
+    processor: float
+
+    def percentile(self, part: int) -> float:
+        return statistics.quantiles(self.accepted, n=100)[part - 1]
+
+
+class Estimates(msgspec.Struct, frozen=True):
+    """What estimates of one contender cost, and how far they are above what was used."""
+
+    seconds: float
+    calls: float
+    ratio: float
+
+
+@asynccontextmanager
+async def chain() -> AsyncIterator[tuple[NodeRpc, str, Deployment]]:
+    """A fresh development chain."""
+    project = ensure_node_project(print)
+    node = EvmNode(project)
+    await node.start()
+    try:
+        deployment = await deploy_all(node.url, lambda _line: None, project=project)
+        async with NodeRpc(node.url) as rpc:
+            yield rpc, node.url, deployment
+    finally:
+        await node.stop()
+
+
+async def operations(
+    rpc: NodeRpc, deployment: Deployment, version: Version, count: int
+) -> list[tuple[dict[str, Any], bytes]]:
+    """So many operations, each the first of an account with money: as they are sent, and their hashes."""
+    entry_point = bytes.fromhex(deployment.entry_points[version][2:])
+    made = [await unsigned(rpc, deployment, version, salt) for salt in range(count)]
+    return [signed(operation, version, entry_point) for operation in made]
+
+
+async def unsigned(rpc: NodeRpc, deployment: Deployment, version: Version, salt: int) -> UserOperation:
+    """An operation that creates an account of our owner, which gets money."""
+    factory = bytes.fromhex(deployment.factories[version][2:])
+    owner = address_word(bytes.fromhex(OWNER.address[2:]))
+    question = {"to": to_data(factory), "data": to_data(bytes.fromhex("8cb84e18") + owner + word(salt))}
+    sender = bytes.fromhex((await rpc.call("eth_call", question, "latest"))[-40:])
+    await rpc.call("hardhat_setBalance", to_data(sender), hex(10**18))
+    return UserOperation(
+        sender=sender,
+        nonce=0,
+        factory=factory,
+        factory_data=bytes.fromhex("5fbfb9cf") + owner + word(salt),
+        call_gas_limit=20_000,
+        verification_gas_limit=400_000 if version == "0.6" else 300_000,
+        pre_verification_gas=100_000,
+        max_fee_per_gas=40 * GWEI,
+        max_priority_fee_per_gas=2 * GWEI,
+    )
+
+
+def signed(operation: UserOperation, version: Version, entry_point: bytes) -> tuple[dict[str, Any], bytes]:
+    """The operation as it is sent, and its hash."""
+    codec = codec_for(version)
+    hashed = codec.hash(operation, entry_point, CHAIN_ID)
+    if codec.release.typed_hash:
+        signature = Account.unsafe_sign_hash(hashed, OWNER.key).signature
+    else:
+        signature = OWNER.sign_message(encode_defunct(hashed)).signature
+    return codec.render(msgspec.structs.replace(operation, signature=bytes(signature))), hashed
+
+
+async def load(
+    bundler: Bundler, node_url: str, entry_point: str, wanted: Sequence[tuple[dict[str, Any], bytes]], senders: int
+) -> Figures:
+    """Send all of them, and wait until all are included."""
+    waiting, accepted = list(reversed(wanted)), []
+    timeout = aiohttp.ClientTimeout(total=120)
+    async with NodeRpc(node_url) as rpc, aiohttp.ClientSession(headers=bundler.headers, timeout=timeout) as session:
+        first_block = int(await rpc.call("eth_blockNumber"), 16) + 1
+
+        async def send() -> None:
+            while waiting:
+                operation, _ = waiting.pop()
+                body = {"jsonrpc": "2.0", "id": 1, "method": "eth_sendUserOperation"}
+                began = time.perf_counter()
+                async with session.post(bundler.url, json={**body, "params": [operation, entry_point]}) as answer:
+                    reply = await answer.json()
+                accepted.append(time.perf_counter() - began)
+                if "result" not in reply:
+                    raise RuntimeError(f"{bundler.name} refused an operation: {reply}")
+
+        before = processor_seconds(bundler.pid) or 0.0
         began = time.perf_counter()
-        threads = [threading.Thread(target=self._send) for _ in range(_CLIENTS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        accepted = time.perf_counter() - began
-        for operation_hash in self._hashes:
-            self._bundler.wait_for(operation_hash, seconds=600)
-        seconds = time.perf_counter() - began
-        calls, used = self._calls() - calls, self._processor_seconds() - used
-        bundles = {self._bundler.ask("eth_getUserOperationByHash", each)["transactionHash"] for each in self._hashes}
-        p50, p95 = (statistics.quantiles(self._took, n=100)[place - 1] * 1000 for place in (50, 95))
-        print(f"{count} operations, {_CLIENTS} clients, {_SIGNERS} signers")
-        print(f"  accepted: p50 {p50:.0f} ms, p95 {p95:.0f} ms, {count / accepted:.1f} for each second")
-        print(f"  included: {count / seconds:.1f} for each second, {count / len(bundles):.1f} in a bundle")
-        print(f"  for each operation: {calls / count:.1f} calls to the node, {used / count * 1000:.1f} ms of processor")
-        print(flush=True)
+        hashes = {hashed for _, hashed in wanted}
+        async with asyncio.timeout(MOST_SECONDS):
+            async with asyncio.TaskGroup() as group:
+                inclusion = group.create_task(included(rpc, entry_point, first_block, hashes))
+                for _ in range(senders):
+                    group.create_task(send())
+    after = processor_seconds(bundler.pid) or 0.0
+    return Figures(accepted, len(wanted) / (inclusion.result() - began), (after - before) / len(wanted))
 
-    def _send(self) -> None:
-        client = BundlerClient(self._bundler.url, self._gateway.key)
-        while True:
-            try:
-                operation = self._waiting.pop()
-            except IndexError:
-                return
+
+async def included(rpc: NodeRpc, entry_point: str, block: int, missing: set[bytes]) -> float:
+    """When the last of these operations was seen in a block."""
+    while missing:
+        latest = int(await rpc.call("eth_blockNumber"), 16)
+        if latest < block:
+            await asyncio.sleep(POLL_SECONDS)
+            continue
+        question = {
+            "address": entry_point,
+            "topics": [to_data(OPERATION_HANDLED_TOPIC)],
+            "fromBlock": hex(block),
+            "toBlock": hex(latest),
+        }
+        for log in await rpc.call("eth_getLogs", question):
+            missing.discard(bytes.fromhex(log["topics"][1][2:]))
+        block = latest + 1
+    return time.perf_counter()
+
+
+async def estimated(
+    bundler: Bundler, node_url: str, deployment: Deployment, version: Version, counted: Counter[str]
+) -> Estimates:
+    """Estimate a few operations that create an account and call a token, send them so, and see what they used."""
+    entry_point = deployment.entry_points[version]
+    token = bytes.fromhex(deployment.tokens[0].address[2:])
+    mint = bytes.fromhex("40c10f19") + address_word(bytes.fromhex(OWNER.address[2:])) + word(1)
+    call = bytes.fromhex("b61d27f6") + members([address_word(token), word(0), dynamic(mint)])
+    seconds, limits, used, calls = [], 0, 0, 0
+    async with NodeRpc(node_url) as rpc, aiohttp.ClientSession(headers=bundler.headers) as session:
+
+        async def ask(method: str, *params: object) -> Any:
+            body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+            async with session.post(bundler.url, json=body) as answer:
+                reply = await answer.json()
+            if "result" not in reply:
+                raise RuntimeError(f"{bundler.name} refused {method}: {reply}")
+            return reply["result"]
+
+        for salt in range(ESTIMATED):
+            operation = await unsigned(rpc, deployment, version, 10**6 + salt)
+            operation = msgspec.structs.replace(operation, call_data=call)
+            dummy, _ = signed(operation, version, bytes(20))
+            before = counted.total()
             began = time.perf_counter()
-            told = self._accounts.send(client, operation)
-            self._took.append(time.perf_counter() - began)
-            self._hashes.append(told)
+            answer = await ask("eth_estimateUserOperationGas", dummy, entry_point)
+            seconds.append(time.perf_counter() - began)
+            calls += counted.total() - before
+            # alto also tells limits of a paymaster where there is none.
+            found = codec_for(version).parse({**dummy, **{name: answer[name] for name in LIMITS}})
+            sent, hashed = signed(found, version, bytes.fromhex(entry_point[2:]))
+            await ask("eth_sendUserOperation", sent, entry_point)
+            async with asyncio.timeout(MOST_SECONDS):
+                receipt = await ask("eth_getUserOperationReceipt", to_data(hashed))
+                while receipt is None:
+                    await asyncio.sleep(POLL_SECONDS)
+                    receipt = await ask("eth_getUserOperationReceipt", to_data(hashed))
+            if not receipt["success"]:
+                raise RuntimeError(f"{bundler.name} estimated too little: {receipt}")
+            limits += found.call_gas_limit + found.verification_gas_limit + found.pre_verification_gas
+            used += int(receipt["actualGasUsed"], 16)
+    return Estimates(statistics.median(seconds), calls / ESTIMATED, limits / used)
 
-    def _processor_seconds(self) -> float:
-        """What the service has used of processors, without its node: other load does not disturb this figure."""
-        fields = Path(f"/proc/{self._gateway.service.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def _calls(self) -> float:
-        lines = self._gateway.metrics().splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("capstan_upstream_calls_total"))
+@asynccontextmanager
+async def counting(node_url: str) -> AsyncIterator[tuple[str, Counter[str]]]:
+    """An address that passes calls on to a node, and how many there were of each method."""
+    counted: Counter[str] = Counter()
+    async with aiohttp.ClientSession() as session:
+
+        async def relay(request: web.Request) -> web.Response:
+            body = await request.read()
+            decoded = msgspec.json.decode(body)
+            counted.update(call["method"] for call in (decoded if isinstance(decoded, list) else [decoded]))
+            async with session.post(node_url, data=body, headers={"Content-Type": "application/json"}) as answer:
+                return web.Response(body=await answer.read(), content_type="application/json")
+
+        application = web.Application(client_max_size=64 * 1024 * 1024)
+        application.router.add_post("/", relay)
+        runner = web.AppRunner(application)
+        await runner.setup()
+        port = free_port()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        try:
+            yield f"http://127.0.0.1:{port}", counted
+        finally:
+            await runner.cleanup()
 
 
-def main(arguments: list[str]) -> None:
-    """Measure once for each number of operations."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("operations", nargs="*", type=int, default=[100])
-    parser.add_argument("--full", action="store_true")
-    given = parser.parse_args(arguments)
-    with running_devnet(ensure_node_project(print)) as devnet, tempfile.TemporaryDirectory() as directory:
-        settings = bundler_settings(devnet, signers=_SIGNERS)
-        with serving_bundler(Path(directory), devnet, settings, unsafe=not given.full) as (gateway, bundler):
-            accounts = Accounts(devnet, "0.7")
-            warm = accounts.send(bundler, accounts.new()[0])
-            wait_until(lambda: bundler.status(warm) == "included", 60, "the first operation")
-            for count in given.operations:
-                Run(accounts, gateway, bundler).measure(count)
+@asynccontextmanager
+async def started(name: str, url: str, deployment: Deployment, version: Version) -> AsyncIterator[Bundler | None]:
+    """A contender that is running. What is going on in this loop goes on while it starts and ends."""
+    manager = CONTENDERS[name](url, deployment, version)
+    bundler = await asyncio.to_thread(manager.__enter__)
+    try:
+        yield bundler
+    finally:
+        await asyncio.to_thread(manager.__exit__, None, None, None)
+
+
+async def measure(name: str, version: Version, count: int, senders: int) -> Figures | None:
+    """One contender with one load, on a chain of its own."""
+    async with chain() as (rpc, url, deployment):
+        wanted = await operations(rpc, deployment, version, count)
+        async with started(name, url, deployment, version) as bundler:
+            if bundler is None:
+                return None
+            return await load(bundler, url, deployment.entry_points[version], wanted, senders)
+
+
+async def count_calls(name: str, version: Version, senders: int) -> tuple[Counter[str], Estimates] | None:
+    """The calls that a contender makes for COUNTED operations, and its estimates."""
+    async with chain() as (rpc, url, deployment), counting(url) as (relayed, counted):
+        wanted = await operations(rpc, deployment, version, COUNTED)
+        async with started(name, relayed, deployment, version) as bundler:
+            if bundler is None:
+                return None
+            counted.clear()
+            await load(bundler, url, deployment.entry_points[version], wanted, senders)
+            made = Counter(counted)
+            return made, await estimated(bundler, url, deployment, version, counted)
+
+
+async def main(options: argparse.Namespace) -> None:
+    version: Version = options.entry_point
+    names = ["capstan-full"] if options.full else options.only or ["capstan", "alto"]
+    validation = "by ERC-7562" if options.full else "by simulation"
+    print(
+        f"operations that create an account, entry point {version}, {options.senders} senders, validated {validation}"
+    )
+    for count in options.counts:
+        found = {name: await measure(name, version, count, options.senders) for name in names}
+        print(f"\n{count} operations      accept p50   accept p95   included/s   processor ms/operation")
+        for name, figures in found.items():
+            if figures is None:
+                print(f"{name:14}   not installed")
+                continue
+            p50, p95 = (1000 * figures.percentile(part) for part in (50, 95))
+            print(f"{name:14} {p50:12.1f} ms {p95:9.1f} ms {figures.rate:11.1f} {1000 * figures.processor:13.1f}")
+        ours, theirs = found.get("capstan"), found.get("alto")
+        if ours is not None and theirs is not None:
+            print(
+                f"ratio to alto: {ours.rate / theirs.rate:.2f} x included per second,"
+                f" {theirs.percentile(50) / ours.percentile(50):.2f} x faster to accept (p50),"
+                f" {theirs.processor / ours.processor:.2f} x less processor time"
+            )
+    print(f"\ncalls to the node for {COUNTED} operations")
+    for name in names:
+        seen = await count_calls(name, version, options.senders)
+        if seen is not None:
+            counted, estimates = seen
+            most = ", ".join(f"{method} {number}" for method, number in counted.most_common(6))
+            print(f"{name:14} {counted.total() / COUNTED:.1f} for each operation: {most}")
+            print(
+                f"{'':14} estimates: {1000 * estimates.seconds:.0f} ms and {estimates.calls:.1f} calls each,"
+                f" limits {estimates.ratio:.2f} x of what was used"
+            )
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--counts", type=int, nargs="+", default=[100, 1000])
+    parser.add_argument("--senders", type=int, default=8)
+    parser.add_argument("--entry-point", default="0.7", choices=["0.6", "0.7", "0.8"])
+    parser.add_argument("--only", nargs="+", choices=["capstan", "alto"])
+    parser.add_argument("--full", action="store_true", help="validate by ERC-7562; without alto")
+    asyncio.run(main(parser.parse_args()))

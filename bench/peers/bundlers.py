@@ -40,8 +40,8 @@ class Bundler(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def capstan(node_url: str, deployment: Deployment, version: str) -> Iterator[Bundler]:
-    """Our own."""
+def capstan(node_url: str, deployment: Deployment, version: str, *, full: bool = False) -> Iterator[Bundler]:
+    """Our own; with `full` it validates by ERC-7562."""
     settings = {
         "mode": "development",
         "log.access": False,
@@ -51,7 +51,7 @@ def capstan(node_url: str, deployment: Deployment, version: str) -> Iterator[Bun
                 "upstreams": [node_url],
                 "entry_points": {version: deployment.entry_points[version]},
                 "block_time_ms": 1000,
-                "bundler_unsafe": True,
+                "bundler_unsafe": not full,
             }
         },
     }
