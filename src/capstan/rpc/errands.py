@@ -46,9 +46,8 @@ class Errand(msgspec.Struct, eq=False):
     plan: Plan
     units: int
     archive: bool
-    # When the request came, and when its time is over.
+    # When the request came.
     began: float
-    ends_at: float
     # Gives the body of the reply with a result.
     finish: "Callable[[Errand, Raw], bytes]"
     asker: Asker

@@ -165,7 +165,6 @@ class RpcService:
             prepared.units,
             prepared.archive,
             started,
-            started + seconds,
             self._finish,
             asker,
         )

@@ -88,7 +88,7 @@ class Parts:
     def begin(self, *arguments: Any) -> Any:
         self._pass("begin")
         self.asker = arguments[-1]
-        return Errand(*[None] * 10)  # type: ignore[arg-type] # nobody looks at it
+        return Errand(*[None] * 9)  # type: ignore[arg-type] # nobody looks at it
 
     async def handle(self, *_: object, charge: Any, **__: object) -> Any:
         self._pass("prepare")
