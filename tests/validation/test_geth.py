@@ -59,7 +59,7 @@ async def test_both_tracers_agree_on_every_rule(deployer: Deployer, workers: Wor
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("case", random_cases(60), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", random_cases(45), ids=lambda case: case.name)
 async def test_both_tracers_agree_on_programs_by_chance(deployer: Deployer, workers: Workers, case: Case) -> None:
     native, local = await _both(deployer, workers, case)
     assert _shown(native) == _shown(local)
