@@ -40,6 +40,7 @@ from capstan.gas.service import GasPriceService
 from capstan.gateway import Gateway
 from capstan.limiting import build_limiter
 from capstan.limits.models import Decision, Limits, RateLimiter
+from capstan.notifications import open_webhooks
 from capstan.rpc.methods import is_known_name
 from capstan.rpc.routes import rpc_routes
 from capstan.rpc.service import RpcService
@@ -95,6 +96,7 @@ class Application:
         self._gas_prices: GasPriceService
         self._wallets: WalletService
         self._sponsoring: Sponsoring
+        self._webhooks: list[HTTPRouteHandler]
         self._data: DataServices
         self._bundlers: Bundlers
         self._readiness: ReadinessChecks
@@ -104,8 +106,8 @@ class Application:
         self._sockets: type[WebSocketConnection]
         self._encoder = ResponseEncoder()
         self._request_ids = RequestIds()
-        settings = live.current
-        self._access_log = AccessLog(self._clock, enabled=settings.log.access, style=settings.log.format)
+        chosen = live.current.log
+        self._access_log = AccessLog(self._clock, enabled=chosen.access, style=chosen.format)
         self.listener = bind(live.current.server.host, live.current.server.port)
 
     @property
@@ -218,9 +220,9 @@ class Application:
         self._live.on_change(self._apply)
         known = (self._live, database, self._gateway, self._clock, self._reach, self._plans)
         self._wallets = await open_wallets(*known, stack)
-        self._bundlers = await Bundlers.open(
-            *known[:4], self.metrics, stack, prices=self._gas_prices, reach=self._reach
-        )
+        self._webhooks = await open_webhooks(*known, self._data, stack)
+        bundling = (*known[:4], self.metrics, stack)
+        self._bundlers = await Bundlers.open(*bundling, prices=self._gas_prices, reach=self._reach)
         self._readiness = ReadinessChecks(
             {"database": lambda: ping(database), "bundler": self._bundlers.readiness},
             halted=lambda: self._gateway.followers.halted,
@@ -332,6 +334,7 @@ class Application:
             *gas_routes(self._gas_prices, self._network_of_chain),
             *self._data.routes(self._network_of_chain),
             *wallet_routes(self._wallets),
+            *self._webhooks,
             *bundler_routes(self._build_bundler(), self._bundlers.find),
             *self._sponsoring.routes(),
             *usage_routes(self._usage_store),

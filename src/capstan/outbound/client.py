@@ -12,7 +12,7 @@ import ssl
 import zlib
 from collections.abc import Mapping
 from ipaddress import ip_address
-from socket import gaierror, socket
+from socket import gaierror, inet_aton, inet_ntoa, socket
 from typing import Any
 
 import aiohttp
@@ -57,15 +57,21 @@ class GuardedClient:
     """Construct with the event loop running, and `close` at the end."""
 
     def __init__(
-        self, *, allow_http: bool = False, allow_loopback: bool = False, resolver: AbstractResolver | None = None
+        self,
+        *,
+        allow_http: bool = False,
+        allow_loopback: bool = False,
+        resolver: AbstractResolver | None = None,
+        connections: int = _MOST_CONNECTIONS,
+        per_host: int = _MOST_PER_HOST,
     ) -> None:
         self._allow_http = allow_http
         self._allow_loopback = allow_loopback
         self._names = resolver or PooledResolver()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                limit=_MOST_CONNECTIONS,
-                limit_per_host=_MOST_PER_HOST,
+                limit=connections,
+                limit_per_host=per_host,
                 resolver=self._names,
                 # Names are looked up for every connection: what was public a minute ago need not be now.
                 use_dns_cache=False,
@@ -102,6 +108,21 @@ class GuardedClient:
         if url.user is not None or url.password is not None:
             raise OutboundRefused("the address must not hold a user name or password")
         self._check_literal(host)
+        return url
+
+    async def vet(self, address: str) -> URL:
+        """The same with a look at what the name of the host stands for now.
+
+        Raises `OutboundFailed` when it stands for nothing. It may stand for something else when it is dialled, where
+        it is looked at again.
+        """
+        url = self.check(address)
+        try:
+            found = await self._names.resolve(url.host or "", url.port or 443)
+        except OSError:
+            raise OutboundFailed(f"the name {url.host} cannot be resolved") from None
+        for each in found:
+            self._check_literal(each["host"], required=True)
         return url
 
     async def fetch(
@@ -166,11 +187,23 @@ class GuardedClient:
         except ValueError:
             if required:
                 raise OutboundRefused("the host has no usable address") from None
+            _check_disguised(host)
             return
         if address.is_loopback and self._allow_loopback:
             return
         if not is_public(address):
             raise OutboundRefused(f"{host} is not a public address")
+
+
+def _check_disguised(host: str) -> None:
+    """Refuse an IPv4 address in one of its old spellings: `2130706433`, `0x7f.1`, `0177.0.0.1`."""
+    if not host or host.lstrip("0123456789abcdefABCDEFxX.") != "" or not host[0].isdigit():
+        return
+    try:
+        inet_ntoa(inet_aton(host))
+    except OSError:
+        return
+    raise OutboundRefused(f"{host} is not a name; write an address in its usual form")
 
 
 async def _read(response: aiohttp.ClientResponse, limits: OutboundLimits) -> bytes:

@@ -34,6 +34,7 @@ from capstan.settings.section import (
     ShareOrNone,
     Text,
 )
+from capstan.settings.webhooks import Webhooks
 
 Mode = Literal["production", "development"]
 MethodPattern = Annotated[
@@ -307,6 +308,7 @@ class Settings(Section, frozen=True):
     prices: Prices
     bundler: Bundler
     gas: Gas
+    webhooks: Webhooks
     usage: Usage
     mail: Mail
     networks: dict[str, NetworkSettings]

@@ -30,6 +30,7 @@ from capstan.storage.gas_schema import gas_policies as gas_policies
 from capstan.storage.gas_schema import gas_policy_days as gas_policy_days
 from capstan.storage.gas_schema import gas_sponsorships as gas_sponsorships
 from capstan.storage.metadata import metadata as metadata
+from capstan.storage.webhook_schema import webhooks as webhooks
 
 accounts = Table(
     "accounts",

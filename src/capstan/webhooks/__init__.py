@@ -1,0 +1,1 @@
+"""Webhooks: who wants to hear of what, the events that match, and their delivery."""

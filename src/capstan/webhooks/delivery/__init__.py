@@ -1,0 +1,1 @@
+"""Sends what was matched: claims, attempts, retries, quotas, and what follows from failures."""
