@@ -10,7 +10,7 @@ import pytest
 from capstan.core.errors import NotFound
 from tests.support import canned
 from tests.support.canned import Action, BlockNumber, Breaks, Floods, Loops, Returns, Reverts, deploy, text, word
-from tests.support.data import DataSetup, data_services
+from tests.support.data import BOUNDED_SECONDS, DataSetup, data_services
 from tests.support.devnet import EvmDevnet
 
 UNIT = 10**18
@@ -80,7 +80,7 @@ def contracts(quiet_devnet: EvmDevnet) -> dict[str, str]:
 async def test_metadata_of_an_awkward_token(setup: DataSetup, contracts: dict[str, str], case: str) -> None:
     started = time.monotonic()
     found = await setup.token(contracts[case])
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < BOUNDED_SECONDS
     wanted: dict[str, Any] = {
         "name": "Good Token",
         "symbol": "GOOD",
@@ -105,7 +105,7 @@ async def test_one_list_with_all_of_them(setup: DataSetup, contracts: dict[str, 
     setup.index.touch(holder, *contracts.values())
     started = time.monotonic()
     found = await setup.balances(holder, limit=100)
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < BOUNDED_SECONDS
     shown = {item["contract"]: item for item in found["tokens"]}
     silent = {"no function at all", "a contract that returns nothing", "a balance of 31 bytes"}
     silent |= {"reverting balance", "endless balance"}

@@ -79,10 +79,9 @@ async def test_floor_is_the_lowest_tenth_of_the_sales(quiet_devnet: EvmDevnet, t
 async def settled(setup: DataSetup, contract: str) -> dict[str, object]:
     """The collection, once its floor has been looked for."""
     found = await setup.collection(contract)
-    for _ in range(100):
-        if not setup.data.floors.reading:
-            break
-        await asyncio.sleep(0.05)
+    async with asyncio.timeout(60):
+        while setup.data.floors.reading:
+            await asyncio.sleep(0.05)
     return found | await setup.collection(contract)
 
 

@@ -28,6 +28,9 @@ from capstan.storage.database import Database, DatabaseOptions, sqlite_url
 from capstan.storage.migrate import upgrade
 from capstan.wiring import network_specs
 
+# Far more than any answer takes, also on a slow machine; what has no bound would take for ever.
+BOUNDED_SECONDS = 120.0
+
 
 class MemoryIndex:
     """An index that holds what the test puts in. It covers everything up to `block`, by default far ahead."""
@@ -155,7 +158,7 @@ class DataSetup(msgspec.Struct, frozen=True):
 
     async def head_known(self) -> None:
         """Wait until the head is followed, so that reading it costs no call."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await self.heads.renew(self.network)
             while self.heads.head(self.network) is None:
                 await asyncio.sleep(0.02)

@@ -167,7 +167,7 @@ async def test_two_processes_do_not_fetch_the_same(parts: Parts) -> None:
     (state,) = await start_at(parts, chain, ANN)
     source = source_of(scripted, parts, 19)
     first = asyncio.create_task(HistoryJob(tools_for(parts, "process-1"), source, state).run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not scripted.calls:
             await asyncio.sleep(0.01)
     assert not await HistoryJob(tools_for(parts, "process-2"), source, state).run()

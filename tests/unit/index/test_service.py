@@ -74,7 +74,7 @@ async def test_a_question_does_not_wait_for_long(parts: Parts) -> None:
         for _ in range(20):
             assert not (await served.index.tokens_of(NETWORK, PEOPLE[0]))[1].complete
     scripted.gate.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not (await served.index.coverage(NETWORK, ANN)).complete:
             await asyncio.sleep(0.02)
     await served.backfill.close()

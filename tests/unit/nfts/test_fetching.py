@@ -1,7 +1,6 @@
 """Fetching documents: gateways in a race, and names that lead inside."""
 
 import socket
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -52,9 +51,8 @@ async def test_slow_gateway_is_overtaken() -> None:
         slow.redirect = "/bad/slow"
         fast.documents[f"/ipfs/{CID}"] = {"name": "quick"}
         async with fetcher(slow.url, fast.url) as found:
-            started = time.monotonic()
+            # The slow one would take longer than the whole fetch may.
             assert (await found.fetch(f"ipfs://{CID}", None)).name == "quick"
-            assert time.monotonic() - started < 5
         assert slow.asked
         assert fast.asked == [f"/ipfs/{CID}"]
 
