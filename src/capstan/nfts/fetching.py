@@ -17,6 +17,8 @@ from capstan.outbound.errors import OutboundError
 
 # When an address takes longer than this, the next one is asked as well.
 _PATIENCE_SECONDS = 1.5
+# A document above this size takes long enough to read that others would wait.
+_LARGE_BYTES = 64 * 1024
 _HEADERS = {"Accept": "application/json, image/*;q=0.9, */*;q=0.5", "User-Agent": "capstan"}
 
 
@@ -98,7 +100,11 @@ class DocumentFetcher:
         if answer.status != 200:
             raise FetchFailed(f"the answer has the status {answer.status}")
         media_type = next((value for name, value in answer.headers.items() if name.lower() == "content-type"), "")
-        found = document_of(media_type, answer.body, uri, token_id)
+        if len(answer.body) > _LARGE_BYTES:
+            # Elsewhere, so that others get their turn meanwhile.
+            found = await asyncio.to_thread(document_of, media_type, answer.body, uri, token_id)
+        else:
+            found = document_of(media_type, answer.body, uri, token_id)
         if found is None:
             cut = len(answer.body) >= self._limits.bytes
             raise FetchFailed("the document is too large" if cut else "the answer is neither JSON nor an image")

@@ -66,6 +66,12 @@ async def test_failing_gateway_is_left_at_once(monkeypatch: pytest.MonkeyPatch) 
             assert (await found.fetch(f"ipfs://{CID}", None)).name == "found"
 
 
+async def test_large_document_is_read_whole() -> None:
+    async with MetadataServer() as server, fetcher() as found:
+        server.documents["/large"] = {"description": "d" * 90_000, "name": "large"}
+        assert (await found.fetch(f"{server.url}/large", None)).name == "large"
+
+
 async def test_when_all_fail_the_reason_is_told() -> None:
     async with MetadataServer() as empty, fetcher(empty.url, empty.url) as found:
         with pytest.raises(FetchFailed, match="status 404"):
