@@ -18,22 +18,21 @@ from typer.testing import CliRunner
 # Imported for its effect: with the composition root, every error of the API is defined.
 import capstan.app  # noqa: F401
 from capstan.access.models import Scope
+from capstan.bundler.methods import STANDARD
 from capstan.catalogue.networks import Network, builtin_networks
 from capstan.catalogue.units import builtin_prices
-from capstan.chain.models import NetworkSpec, UpstreamSpec
 from capstan.cli.main import app
 from capstan.core.errors import ApiError
-from capstan.feed.models import PUSH_PRICE
-from capstan.rpc.methods import Kind, look_up
 from capstan.settings import Plan, load_settings
+from capstan.sponsoring import PAYMASTER_METHODS
 from tests.docs.markdown import ROOT, page_names
 
 _PART = re.compile(
     r"(?P<begin><!-- generated: (?P<name>[a-z ]+) -->\n).*?(?P<end><!-- end of generated -->)", re.DOTALL
 )
 _COMMAND = re.compile(r"  (?P<name>[a-z-]+) {2,}\S")
-_UNITS_OF_ROUTE = re.compile(r'"units": "(?P<name>[a-z_.]+)"')
-_NOT_PASSED_ON = (Kind.UNKNOWN, Kind.SUBSCRIPTION)
+# On the path of the bundler alone; eth_chainId is there as well.
+_BUNDLER = frozenset({*STANDARD, *PAYMASTER_METHODS} - {"eth_chainId"})
 
 _SCOPES = {
     Scope.RPC_READ: "JSON-RPC methods that read; gas prices",
@@ -79,11 +78,12 @@ def plans() -> str:
 def units() -> str:
     """What the calls of today cost, in one table for each kind of call."""
     prices = builtin_prices()
-    ahead = set(_priced_ahead())
-    methods = [name for name in prices.methods if name not in ahead]
+    bundler = [name for name in prices.methods if name in _BUNDLER]
+    methods = [name for name in prices.methods if name not in _BUNDLER]
     namespaces = ", ".join(f"`{name}*` {cost}" for name, cost in prices.prefixes.items())
     kinds = (
         ("EVM method", [name for name in methods if "." not in name and "_" in name]),
+        ("Bundler method", bundler),
         ("Solana method", [name for name in methods if "." not in name and "_" not in name]),
         ("REST call", [name for name in methods if name.startswith("rest.")]),
         ("WebSocket", [name for name in methods if name.startswith("ws.")]),
@@ -91,11 +91,6 @@ def units() -> str:
     tables = [_table(("Units", title), _by_cost(names)) for title, names in kinds]
     rest = f"Methods that are not listed: {namespaces}, any other {prices.default}.\n"
     return "\n".join([*tables, rest])
-
-
-def units_ahead() -> str:
-    """What is priced but not built."""
-    return _table(("Units", "Call"), _by_cost(list(_priced_ahead())))
 
 
 def archive_methods() -> str:
@@ -118,7 +113,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "plans": plans,
     "scopes": scopes,
     "units": units,
-    "units ahead": units_ahead,
 }
 
 
@@ -173,25 +167,6 @@ def _has_own_code(kind: type[ApiError]) -> bool:
 
 def _first_sentence(kind: type[ApiError]) -> str:
     return (kind.__doc__ or "").strip().split("\n")[0].split(". ")[0].rstrip(".")
-
-
-def _priced_ahead() -> Iterator[str]:
-    upstreams = (UpstreamSpec("node", "http://127.0.0.1"),)
-    evm = NetworkSpec(chain="a", network="b", family="evm", upstreams=upstreams, block_time_ms=1)
-    solana = NetworkSpec(chain="a", network="b", family="solana", upstreams=upstreams, block_time_ms=1)
-    built = {
-        match["name"]
-        for file in (ROOT / "src" / "capstan").glob("*/routes.py")
-        for match in _UNITS_OF_ROUTE.finditer(file.read_text(encoding="utf-8"))
-    }
-    for name in builtin_prices().methods:
-        if name == PUSH_PRICE or look_up(evm, name).kind is Kind.SUBSCRIPTION:
-            continue
-        if "." in name:
-            if name not in built:
-                yield name
-        elif all(look_up(spec, name).kind in _NOT_PASSED_ON for spec in (evm, solana)):
-            yield name
 
 
 def _by_cost(names: Sequence[str]) -> list[tuple[str, str]]:
