@@ -34,7 +34,10 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def doctor(config: ConfigOption = None, data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
-    """Check settings, database, Redis, upstreams, signers and clock. Exits with 1 when something has to be mended."""
+    """Check settings, database, Redis, upstreams, signers, paymasters and clock.
+
+    Exits with 1 when something has to be mended.
+    """
     live = load(config, data_dir)
     quiet_logs(live.current)
     findings = asyncio.run(_examine(live))
@@ -55,6 +58,7 @@ async def _examine(live: LiveSettings) -> list[Finding]:
         ("redis", _redis),
         ("upstreams", _upstreams),
         ("signers", _signers),
+        ("paymasters", _paymasters),
     ]
     source = str(live.config_file) if live.config_file else "defaults and environment only"
     findings = [Finding("settings", "ok", f"read from {source}; mode {settings.mode}")]
@@ -151,6 +155,13 @@ async def _signers(settings: Settings) -> list[Finding]:
     from capstan.cli.signers import signer_balances
 
     return [Finding(name, state, message) for name, state, message in await signer_balances(settings)]
+
+
+async def _paymasters(settings: Settings) -> list[Finding]:
+    # Loaded here: the other commands should not wait for the libraries that sign.
+    from capstan.cli.paymasters import paymaster_findings
+
+    return [Finding(name, state, message) for name, state, message in await paymaster_findings(settings)]
 
 
 def _clock(other: str, theirs: float) -> Finding:

@@ -29,6 +29,11 @@ class PaymasterSigner:
         self._key = PrivateKey(key)
         self.address: bytes = self._key.public_key.to_canonical_address()
 
+    @property
+    def secret(self) -> bytes:
+        """The key itself, for the command line, which signs transactions with it."""
+        return self._key.to_bytes()
+
     def __repr__(self) -> str:
         return f"PaymasterSigner({to_checksum_address(self.address)})"
 
