@@ -16,7 +16,8 @@ StoredStatus = Literal["active", "paused", "archived"]
 Status = Literal["active", "paused", "exhausted", "archived"]
 OnFailure = Literal["refuse", "sponsor"]
 
-_URL_PATTERN = r"^https?://[A-Za-z0-9]([A-Za-z0-9.-]{0,200}[A-Za-z0-9])?(:[1-9][0-9]{0,3})?(/[!-~]*)?$"
+_PORT = r"(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}))?"
+_URL_PATTERN = rf"^https?://[A-Za-z0-9]([A-Za-z0-9.-]{{0,200}}[A-Za-z0-9])?{_PORT}(/[!-~]*)?$"
 
 
 class Spending(msgspec.Struct, frozen=True):
