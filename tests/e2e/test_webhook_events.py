@@ -208,3 +208,38 @@ def test_a_transaction_is_told_when_it_has_its_confirmations(hooks: Hooks, recei
     assert event["data"]["confirmations"] == 3
     head = int(hooks.devnet.call("eth_blockNumber"), 16)
     assert head >= event["data"]["blockNumber"] + 2
+
+
+def test_the_operator_looks_tests_replays_rotates_and_disables(hooks: Hooks, receiver: Receiver) -> None:
+    to, sender = stranger(), hooks.devnet.deployment.accounts[SENDER]
+    watch = Watch(hooks, receiver, "address_activity", addresses=[to])
+    webhook_id = watch.webhook["id"]
+    receipt = hooks.devnet.send(sender, to, value=1)
+    (event,) = watch.events()
+    wait_until(lambda: bool(hooks.run("webhooks", "attempts", webhook_id)), 60, "the attempt in the log")
+    (attempt,) = hooks.run("webhooks", "attempts", webhook_id)
+    assert (attempt["event_id"], attempt["status"], attempt["response"]) == (event["id"], 200, "ok")
+    assert webhook_id in [each["id"] for each in hooks.run("webhooks", "list")]
+    number = str(int(receipt["blockNumber"], 16))
+    for selection in (("--event", event["id"]), ("--from-block", number, "--to-block", number)):
+        before = len(receiver.at(watch.path))
+        assert hooks.run("webhooks", "replay", webhook_id, *selection) == {"replayed": 1}
+        again = received(receiver, watch.path, before + 1)[-1]
+        assert again.json == event
+    secret = hooks.run("webhooks", "rotate", webhook_id)["signing_secret"]
+    before = len(receiver.at(watch.path))
+    hooks.devnet.send(sender, to, value=2)
+    signed = received(receiver, watch.path, before + 1)[-1]
+    check_signature(
+        Received(
+            signed.path,
+            {**signed.headers, "webhook-signature": signed.headers["webhook-signature"].split()[0]},
+            signed.body,
+        ),
+        secret,
+    )
+    assert len(signed.headers["webhook-signature"].split()) == 2
+    assert hooks.run("webhooks", "disable", webhook_id)["status"] == "disabled"
+    answer = hooks.change(webhook_id, status="active")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "conflict")
+    assert hooks.run("webhooks", "resume", webhook_id)["status"] == "active"

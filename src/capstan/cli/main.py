@@ -8,7 +8,7 @@ import sys
 import typer
 
 from capstan import __version__
-from capstan.cli import accounts, dev, doctor, gas, keys, migrate, networks, serve
+from capstan.cli import accounts, dev, doctor, gas, keys, migrate, networks, serve, webhooks
 from capstan.cli.common import ExitCode, complain
 from capstan.core.errors import ApiError
 from capstan.devnet.errors import DevnetError
@@ -33,6 +33,7 @@ app.add_typer(keys.app, name="keys")
 app.add_typer(accounts.app, name="accounts")
 app.add_typer(networks.app, name="networks")
 app.add_typer(gas.app, name="gas")
+app.add_typer(webhooks.app, name="webhooks")
 
 
 def _version(wanted: bool) -> None:
