@@ -4,6 +4,7 @@ Called by the routes. Nothing is sponsored here. A changed policy holds from the
 sponsoring reads it in the transaction that reserves the money.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
@@ -63,6 +64,7 @@ class PolicyService:
         self._store = store
         self._clock = clock
         self._ports = ports
+        self._readings: dict[tuple[str, str], asyncio.Future[Policy | None]] = {}
 
     async def create(self, caller: Caller, body: CreatePolicy) -> CreatedPolicy:
         """A new policy, active at once."""
@@ -104,10 +106,25 @@ class PolicyService:
 
     async def find(self, caller: Caller, policy_id: str) -> Policy:
         """One of the account's policies. Raises `NotFound` for any other."""
-        policy = await self._store.find(caller.account_id, policy_id, utc_day_number(self._clock))
+        policy = await self._read(caller.account_id, policy_id)
         if policy is None:
             raise NotFound(f"there is no gas policy {quoted(policy_id)} of this account")
         return policy
+
+    async def _read(self, account_id: str, policy_id: str) -> Policy | None:
+        """The policy as it is now. Those who ask before the reading begins share it; later ones get another."""
+        key = (account_id, policy_id)
+        reading = self._readings.get(key)
+        if reading is None:
+            reading = self._readings[key] = asyncio.ensure_future(self._read_soon(key))
+        return await asyncio.shield(reading)
+
+    async def _read_soon(self, key: tuple[str, str]) -> Policy | None:
+        # Everybody who asked in this turn of the event loop is here now; whoever comes from now on may want to see
+        # what changes from now on.
+        await asyncio.sleep(0)
+        del self._readings[key]
+        return await self._store.find(*key, utc_day_number(self._clock))
 
     async def page(self, caller: Caller, *, page: int, limit: int) -> PolicyList:
         """One page of the account's policies."""

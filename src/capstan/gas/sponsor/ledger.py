@@ -113,6 +113,7 @@ async def _reserve_day(
         outcomes.update({draft.id: Refused("status", "the policy is gone") for draft in drafts})
         return []
     counts = _Counts(connection, policy, compiled(policy.rules), day)
+    await counts.load({draft.sender for draft in drafts})
     accepted = []
     for draft in drafts:
         try:
@@ -139,6 +140,24 @@ class _Counts:
         self._nonces: dict[bytes, set[bytes]] = {}
         self._recent: list[int] | None = None
 
+    async def load(self, senders: set[bytes]) -> None:
+        """Read the operations of these senders today, where a rule counts them."""
+        if self._rules.max_per_user_per_day is None:
+            return
+        self._nonces = {sender: set() for sender in senders}
+        rows = await self._connection.execute(
+            select(gas_sponsorships.c.sender, gas_sponsorships.c.nonce)
+            .where(
+                gas_sponsorships.c.policy_id == self._policy.id,
+                gas_sponsorships.c.sender.in_(sorted(senders)),
+                gas_sponsorships.c.day == self._day,
+                gas_sponsorships.c.state != "released",
+            )
+            .distinct()
+        )
+        for sender, nonce in rows:
+            self._nonces[sender].add(nonce)
+
     async def take(self, draft: Draft) -> None:
         """Count one more. Raises `Refused` when that is too much, and counts nothing then."""
         judge_status(self._policy)
@@ -147,7 +166,7 @@ class _Counts:
         judge_budget(
             self._rules, draft.cost, total=policy.all_time.total + self._added, today=policy.today.total + self._added
         )
-        nonces = await self._check_user(draft)
+        nonces = self._check_user(draft)
         recent = await self._check_rate(draft)
         self._added += draft.cost
         if nonces is not None:
@@ -155,25 +174,11 @@ class _Counts:
         if recent is not None:
             recent.append(to_micros(draft.created_at))
 
-    async def _check_user(self, draft: Draft) -> set[bytes] | None:
+    def _check_user(self, draft: Draft) -> set[bytes] | None:
         most = self._rules.max_per_user_per_day
         if most is None:
             return None
-        nonces = self._nonces.get(draft.sender)
-        if nonces is None:
-            rows = await self._connection.scalars(
-                select(gas_sponsorships.c.nonce)
-                .where(
-                    gas_sponsorships.c.policy_id == draft.policy_id,
-                    gas_sponsorships.c.sender == draft.sender,
-                    gas_sponsorships.c.day == self._day,
-                    gas_sponsorships.c.state != "released",
-                )
-                .distinct()
-                # One more than allowed says as much as all of them.
-                .limit(most + 1)
-            )
-            nonces = self._nonces[draft.sender] = set(rows)
+        nonces = self._nonces[draft.sender]
         if len(nonces | {_nonce(draft)}) > most:
             raise Refused("max_per_user_per_day", f"the sender had {most} operations sponsored today")
         return nonces
