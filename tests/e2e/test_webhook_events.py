@@ -243,3 +243,21 @@ def test_the_operator_looks_tests_replays_rotates_and_disables(hooks: Hooks, rec
     answer = hooks.change(webhook_id, status="active")
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "conflict")
     assert hooks.run("webhooks", "resume", webhook_id)["status"] == "active"
+
+
+def test_a_transaction_of_the_mempool_is_told_once(hooks: Hooks, receiver: Receiver) -> None:
+    to, sender = stranger(), hooks.devnet.deployment.accounts[SENDER]
+    watch = Watch(hooks, receiver, "PENDING_TRANSACTION", addresses=[to])
+
+    def told() -> bool:
+        # The mempool is watched from shortly after the webhook is there; a transaction before that is not seen.
+        hooks.devnet.send(sender, to, value=3)
+        return bool(receiver.at(watch.path))
+
+    wait_until(told, 60, "a pending transaction")
+    event = watch.events()[0]
+    assert event["data"].keys() == {
+        *("transactionHash", "from", "to", "value", "nonce", "input"),
+        *("maxFeePerGas", "maxPriorityFeePerGas", "firstSeenAt"),
+    }
+    assert (event["data"]["to"], event["data"]["value"]) == (to, "3")
