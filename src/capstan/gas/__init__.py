@@ -1,1 +1,1 @@
-"""Gas: current price estimates. Sponsorship policies are not built yet."""
+"""Gas: current price estimates, gas policies, and the sponsorship of user operations."""
