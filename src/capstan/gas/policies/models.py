@@ -17,7 +17,10 @@ Status = Literal["active", "paused", "exhausted", "archived"]
 OnFailure = Literal["refuse", "sponsor"]
 
 _PORT = r"(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}))?"
-_URL_PATTERN = rf"^https?://[A-Za-z0-9]([A-Za-z0-9.-]{{0,200}}[A-Za-z0-9])?{_PORT}(/[!-~]*)?$"
+# A name; of addresses only that of this machine, which development mode allows.
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_HOST = rf"(127\.0\.0\.1|({_LABEL}\.){{0,6}}[A-Za-z]([A-Za-z0-9-]{{0,61}}[A-Za-z0-9])?)"
+_URL_PATTERN = rf"^https?://{_HOST}{_PORT}(/[!-~]*)?$"
 
 
 class Spending(msgspec.Struct, frozen=True):
