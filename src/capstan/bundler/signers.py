@@ -6,15 +6,17 @@ Made by the composition root from the settings; used by the worker. A signer can
 import asyncio
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from eth_account import Account
-from eth_account.signers.local import LocalAccount
 
 from capstan.bundler.fees import Fees
+from capstan.core.accounts import accounts
 from capstan.core.hexes import to_checksum_address, to_data
 from capstan.userops.models import Authorization
+
+if TYPE_CHECKING:
+    from eth_account.signers.local import LocalAccount
 
 KEYSTORE_PREFIX = "keystore:"
 
@@ -33,7 +35,7 @@ class Signed(msgspec.Struct, frozen=True):
 class Signer:
     """One key with its address."""
 
-    def __init__(self, account: LocalAccount) -> None:
+    def __init__(self, account: "LocalAccount") -> None:
         self._account = account
         self.address = bytes.fromhex(account.address[2:])
 
@@ -94,7 +96,7 @@ def load_signers(given: Iterable[str], password: str) -> tuple[Signer, ...]:
     for place, text in enumerate(given):
         key = _keystore(text.removeprefix(KEYSTORE_PREFIX), password, place) if _is_keystore(text) else text
         try:
-            account = Account.from_key(key)
+            account = accounts().from_key(key)
         except Exception:
             # The library's messages may repeat the key.
             raise SignerError(f"bundler.signers[{place}] is not a private key: 0x and 64 hex digits") from None
@@ -111,7 +113,7 @@ def _is_keystore(text: str) -> bool:
 
 def _keystore(path: str, password: str, place: int) -> bytes:
     try:
-        return bytes(Account.decrypt(Path(path).read_text(encoding="utf-8"), password))
+        return bytes(accounts().decrypt(Path(path).read_text(encoding="utf-8"), password))
     except OSError as error:
         raise SignerError(f"bundler.signers[{place}]: {path} cannot be read: {error.strerror}") from None
     except Exception:

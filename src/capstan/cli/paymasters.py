@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 import msgspec
-from eth_account import Account
 
 from capstan.chain.errors import ChainError, NodeError
 from capstan.chain.pool import UpstreamPool
 from capstan.chain.registry import ChainRegistry
 from capstan.chain.upstream import open_session
+from capstan.core.accounts import accounts
 from capstan.core.clock import SystemClock
 from capstan.core.decimals import ETHER_DECIMALS, GWEI_DECIMALS, format_units, parse_units
 from capstan.core.errors import ApiError, InvalidRequest, UpstreamError
@@ -126,7 +126,7 @@ class Paymasters:
             "data": to_data(data),
             **({} if to is None else {"to": to}),
         }
-        signed = Account.sign_transaction(unsigned, owner.secret)
+        signed = accounts().sign_transaction(unsigned, owner.secret)
         sent = await self._ask("eth_sendRawTransaction", [to_data(bytes(signed.raw_transaction))])
         for _ in range(_MOST_LOOKS):
             receipt: dict[str, Any] | None = await self._ask("eth_getTransactionReceipt", [sent])

@@ -3,10 +3,6 @@
 Called by the service. A tuple that the chain would ignore must not count in the simulation either. Pure.
 """
 
-from eth_keys.datatypes import Signature
-from eth_keys.exceptions import BadSignature
-from eth_utils.exceptions import ValidationError
-
 from capstan.bundler.refusals import INVALID_FIELDS, REJECTED_BY_ACCOUNT, Refusal
 from capstan.core.hexes import keccak256, to_checksum_address
 from capstan.userops.models import Authorization, UserOperation
@@ -42,6 +38,11 @@ def recover_signer(given: Authorization) -> bytes | None:
     """Who signed the tuple; None when the signature is none."""
     if given.y_parity not in (0, 1) or not 0 < given.s <= _HALF_ORDER:
         return None
+    # Not at the top: it takes half a second, and most processes never see such a tuple.
+    from eth_keys.datatypes import Signature
+    from eth_keys.exceptions import BadSignature
+    from eth_utils.exceptions import ValidationError
+
     digest = keccak256(
         _MAGIC + _rlp_list(_rlp_number(given.chain_id), b"\x94" + given.address, _rlp_number(given.nonce))
     )

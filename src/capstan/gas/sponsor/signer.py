@@ -9,9 +9,7 @@ import hashlib
 import hmac
 from pathlib import Path
 
-from eth_account import Account
-from eth_keys.datatypes import PrivateKey
-
+from capstan.core.accounts import accounts
 from capstan.core.hexes import keccak256, to_checksum_address
 
 KEYSTORE_PREFIX = "keystore:"
@@ -26,6 +24,9 @@ class PaymasterSigner:
     """The key with its address."""
 
     def __init__(self, key: bytes) -> None:
+        # Not at the top: it takes half a second, and most processes have no such key.
+        from eth_keys.datatypes import PrivateKey
+
         self._key = PrivateKey(key)
         self.address: bytes = self._key.public_key.to_canonical_address()
 
@@ -56,12 +57,12 @@ def read_key(text: str, password: str, setting: str) -> bytes:
     if not text.startswith(KEYSTORE_PREFIX):
         try:
             key = bytes.fromhex(text.removeprefix("0x"))
-            return PrivateKey(key).to_bytes() if len(key) == 32 and any(key) else _refuse(setting)
+            return key if len(key) == 32 and any(key) else _refuse(setting)
         except ValueError:
             return _refuse(setting)
     path = Path(text.removeprefix(KEYSTORE_PREFIX))
     try:
-        return bytes(Account.decrypt(path.read_text(encoding="utf-8"), password))
+        return bytes(accounts().decrypt(path.read_text(encoding="utf-8"), password))
     except OSError as error:
         raise SignerError(f"{setting}: the keystore {path} cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, KeyError):
