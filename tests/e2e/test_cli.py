@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from capstan.devnet.install import NodeProject
+from tests.support.devnet import running_devnet
 from tests.support.service import RunCapstan, run_command, run_json
 
 
@@ -129,17 +131,18 @@ def _finding(findings: list[dict[str, Any]], check: str) -> dict[str, Any]:
     return next(found for found in findings if found["check"] == check)
 
 
-def test_doctor_finds_a_healthy_installation_healthy(data: list[str], evm_devnet_url: str, valkey_url: str) -> None:
-    settings = {
-        "networks": {"ethereum/devnet": {"upstreams": [evm_devnet_url]}},
-        "redis.url": valkey_url,
-    }
-    done = run_command("doctor", "--json", *data, settings=settings)
+def test_doctor_finds_a_healthy_installation_healthy(
+    data: list[str], node_project: NodeProject, valkey_url: str
+) -> None:
+    # A chain of its own: other tests may have moved the clock of the shared one ahead.
+    with running_devnet(node_project) as devnet:
+        settings = {"networks": {"ethereum/devnet": {"upstreams": [devnet.url]}}, "redis.url": valkey_url}
+        done = run_command("doctor", "--json", *data, settings=settings)
     assert done.returncode == 0, done.stdout + done.stderr
     findings = json.loads(done.stdout)
     assert {found["state"] for found in findings} == {"ok"}
     checks = {found["check"].split()[0] for found in findings}
-    assert checks == {"settings", "data", "database", "redis", "clock", "upstream", "signers"}
+    assert checks == {"settings", "data", "database", "redis", "clock", "upstream", "signers", "paymasters"}
 
 
 def test_doctor_says_what_to_do_about_what_is_wrong(data: list[str], evm_devnet_url: str) -> None:

@@ -108,8 +108,11 @@ async def test_kept_answers_are_byte_for_byte_the_nodes(cached: Cached, evm_devn
         direct = bytes(await cached.pool.call(method, params))
         first, source = await cached.ask(method, params)
         assert (first, source) == (direct, "miss"), method
-        again, source = await cached.ask(method, json.dumps(arguments, separators=(",", ":")).encode())
-        assert (again, source) == (direct, "hit"), (method, arguments)
+        async with asyncio.timeout(30):
+            # While the head is behind the node's, answers bound to new blocks are not told from memory.
+            while source != "hit":
+                again, source = await cached.ask(method, json.dumps(arguments, separators=(",", ":")).encode())
+                assert again == direct, (method, arguments)
 
 
 async def test_what_must_not_be_kept_is_asked_every_time(cached: Cached) -> None:

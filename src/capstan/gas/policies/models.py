@@ -39,7 +39,7 @@ class DecisionHook(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Somebody who is asked before each sponsorship, once the rules allow it."""
 
     url: Annotated[
-        str, Meta(pattern=_URL_PATTERN, max_length=2_048, description="An https:// address that is sent a POST.")
+        str, Meta(pattern=_URL_PATTERN, max_length=2_048, description="An HTTPS address that is sent a POST.")
     ]
     timeout_seconds: Annotated[float, Meta(gt=0, le=10, description="How long it may take to answer.")] = 2.0
     on_failure: Annotated[OnFailure, Meta(description="What is done when it does not answer, or not as it should.")] = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -127,9 +126,10 @@ async def test_stopping_tells_the_sockets() -> None:
 
 
 def test_a_taken_port_is_named() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    # The port before it is free: otherwise that one would be named.
+    before, taken = bind_ports("127.0.0.1", 0)
+    before.close()
+    with taken:
         port = taken.getsockname()[1]
         with pytest.raises(PortUnavailable, match=f"cannot listen on 127.0.0.1 port {port}"):
             bind_ports("127.0.0.1", port)
