@@ -39,14 +39,13 @@ $(STAMP)-setup: $(STAMP)-python requirements.lock pyproject.toml src/capstan/dev
 	@$(BIN)/python -m capstan.devnet.install
 	@touch $@
 
-$(STAMP)-test: $(STAMP)-setup requirements-test.lock tools/browser.py tools/geth.py tests/clients/package-lock.json
+$(STAMP)-test: $(STAMP)-setup requirements-test.lock tools/browser.py tests/clients/package-lock.json
 	@echo "==> installing the packages of the tests"
 	@$(PIP) install --require-hashes --no-deps -r requirements-test.lock | $(PROGRESS)
 	@echo "==> installing the JavaScript clients of the tests"
 	@$(BIN)/python -m tests.clients.install
 	@echo "==> installing a browser"
 	@$(BIN)/python tools/browser.py
-	@if command -v go >/dev/null; then echo "==> building geth (once, one to three minutes)"; $(BIN)/python tools/geth.py || true; fi
 	@touch $@
 
 dev: $(STAMP)-setup ## run the whole service and a development chain

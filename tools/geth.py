@@ -1,9 +1,8 @@
 """Builds geth for the tests, with the Go that is on PATH, into this virtual environment.
 
-Run by `make test` and `make geth`; the tests of the native tracer use what it left, and are skipped without it. The
-version is pinned, and Go checks the sources against its checksum database. Building takes about 190 seconds of
-processor time, once, on at most two processors, and leaves nothing outside of the virtual environment. Only the
-standard library is used.
+Run by `make geth`, and not by `make test`: building takes about 190 seconds of processor time. The tests of the native
+tracer use what it left, and are skipped without it. The version is pinned, Go checks the sources against its checksum
+database, and nothing is left outside of the virtual environment. Only the standard library is used.
 """
 
 import os
