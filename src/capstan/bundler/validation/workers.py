@@ -6,8 +6,9 @@ The event loop never waits for Python code that runs an EVM.
 """
 
 import asyncio
-import contextlib
 import signal
+import socket
+import subprocess
 import sys
 from collections.abc import Callable
 
@@ -40,49 +41,68 @@ class WorkerLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Process:
-    """One worker process."""
+    """One worker process, spoken to over a socket that is its standard input and output.
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    Not a process of asyncio's: there `kill` can take the exit status away from whoever waits for it, and one that is
+    cancelled while it starts may never be said to have ended.
+    """
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self._process = process
+        self._reader = reader
+        self._writer = writer
         self.codes: set[bytes] = set()
 
     @classmethod
     async def start(cls) -> "_Process":
-        return cls(
-            await asyncio.create_subprocess_exec(
-                sys.executable, *_PROGRAM, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-            )
-        )
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                process = _spawn(theirs.fileno())
+            reader, writer = await asyncio.open_connection(sock=ours)
+        except BaseException:
+            # A worker whose input ends does too.
+            ours.close()
+            raise
+        return cls(process, reader, writer)
 
     async def ask(self, body: bytes) -> bytes:
-        reader, writer = self._process.stdout, self._process.stdin
-        if reader is None or writer is None:
-            raise InternalError("A worker process has no pipes.")
-        writer.write(len(body).to_bytes(LENGTH_BYTES, "big") + body)
-        await writer.drain()
-        length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
+        self._writer.write(len(body).to_bytes(LENGTH_BYTES, "big") + body)
+        await self._writer.drain()
+        length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "big")
         if length > LARGEST_MESSAGE:
             raise ConnectionError("a worker's answer is too large")
-        return await reader.readexactly(length)
+        return await self._reader.readexactly(length)
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    async def kill(self) -> int:
-        """End it if it is still there; returns how it ended."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        return await self._process.wait()
+    async def kill(self) -> int | None:
+        """End it if it is still there; returns how it ended, None if that could not be seen."""
+        self._process.kill()
+        return await self._ended()
 
     async def stop(self) -> None:
         """Let it end by itself: its input ends."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        try:
-            await asyncio.wait_for(self._process.wait(), _STOP_SECONDS)
-        except TimeoutError:
+        self._writer.close()
+        if await self._ended() is None:
             await self.kill()
+
+    async def _ended(self) -> int | None:
+        try:
+            return await asyncio.to_thread(self._process.wait, _STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            log.error("validation.worker_stays", pid=self.pid)
+            return None
+        finally:
+            self._writer.close()
+
+
+def _spawn(file: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, *_PROGRAM], stdin=file, stdout=file)
 
 
 class Workers:
