@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.servers import die_with_parent, wait_until
+from tests.support.children import die_with_parent
+from tests.support.servers import wait_until
 from tests.support.service import CAPSTAN, clean_environment
 
 _START_SECONDS = 120.0

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.support.servers import die_with_parent
+from tests.support.children import die_with_parent
 
 _START_SECONDS = 20.0
 _STOP_SECONDS = 10.0

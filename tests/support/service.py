@@ -1,6 +1,7 @@
 """Starts the service as its users do: as a process, from the command line, on a free port.
 
 `start_service` gives tests as many processes as they need; all of them end with the test. `capstan` runs one command.
+Both are spared the loading of modules, see `tests/support/forks.py`.
 """
 
 import json
@@ -8,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -17,8 +19,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.support.forks import start_module
+
 _START_SECONDS = 60.0
 _STOP_SECONDS = 20.0
+_COMMAND_SECONDS = 60.0
 CAPSTAN = [sys.executable, "-m", "capstan"]
 
 
@@ -35,15 +40,17 @@ class Service:
         self._lines: list[str] = []
         self._ready = threading.Event()
         self.base_url = ""
-        self.process = subprocess.Popen(
-            [*CAPSTAN, "serve", "--port", "0", *arguments],
-            env=clean_environment(environment),
-            cwd=directory,
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        reading, writing = os.pipe()
+        try:
+            self.process = start_module(
+                *("capstan", "serve", "--port", "0", *arguments),
+                environment=clean_environment(environment),
+                directory=directory,
+                stderr=writing,
+            )
+        finally:
+            os.close(writing)
+        self._reader = threading.Thread(target=self._read, args=(reading,), daemon=True)
         self._reader.start()
         if not self._ready.wait(_START_SECONDS) or not self.base_url:
             self.kill()
@@ -85,13 +92,13 @@ class Service:
         self.process.wait(_STOP_SECONDS)
         self._reader.join(_STOP_SECONDS)
 
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self._lines.append(line.rstrip("\n"))
-            if '"event": "started"' in line:
-                self.base_url = json.loads(line)["base_url"]
-                self._ready.set()
+    def _read(self, stream: int) -> None:
+        with open(stream, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                self._lines.append(line.rstrip("\n"))
+                if '"event": "started"' in line:
+                    self.base_url = json.loads(line)["base_url"]
+                    self._ready.set()
         self._ready.set()
 
 
@@ -133,15 +140,24 @@ def run_command(
     *arguments: str, settings: Mapping[str, Any] | None = None, directory: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Runs one command."""
-    return subprocess.run(
-        [*CAPSTAN, *arguments],
-        env=clean_environment(variables(settings)),
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8") as output,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as log,
+    ):
+        process = start_module(
+            *("capstan", *arguments),
+            environment=clean_environment(variables(settings)),
+            directory=directory,
+            stdout=output,
+            stderr=log,
+        )
+        try:
+            code = process.wait(_COMMAND_SECONDS)
+        finally:
+            process.kill()
+        output.seek(0)
+        log.seek(0)
+        return subprocess.CompletedProcess([*CAPSTAN, *arguments], code, output.read(), log.read())
 
 
 def variables(settings: Mapping[str, Any] | None) -> dict[str, str]:
