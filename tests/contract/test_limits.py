@@ -28,7 +28,7 @@ from capstan.limits.models import (
 from capstan.limits.redis import RedisLimiter, connect
 from capstan.limits.store import DayStore
 from capstan.storage.database import Database, DatabaseOptions, sqlite_url
-from capstan.storage.migrate import upgrade
+from tests.support.storage import migrate_new
 from tests.unit.limits.parts import most_in_a_second, take
 
 FREE = Limits(10, 0, 200)
@@ -97,7 +97,7 @@ def in_one_second(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitab
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
     """Days in SQLite: which database it is does not matter to this suite."""
     database = Database(DatabaseOptions(url=sqlite_url(tmp_path / "capstan.db")))
-    await upgrade(database)
+    await migrate_new(database)
     yield database
     await database.close()
 

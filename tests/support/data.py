@@ -25,8 +25,8 @@ from capstan.devnet.models import Deployment
 from capstan.index.models import Collection, Coverage, Holding, HoldingPage, Standard
 from capstan.settings import Settings, load_settings
 from capstan.storage.database import Database, DatabaseOptions, sqlite_url
-from capstan.storage.migrate import upgrade
 from capstan.wiring import network_specs
+from tests.support.storage import migrate_new
 
 # Far more than any answer takes, also on a slow machine; what has no bound would take for ever.
 BOUNDED_SECONDS = 120.0
@@ -189,7 +189,7 @@ async def data_services(
         )
         database = Database(DatabaseOptions(url=sqlite_url(directory / "data.db")))
         stack.push_async_callback(database.close)
-        await upgrade(database)
+        await migrate_new(database)
         registry = ChainRegistry(open_session(), clock)
         stack.push_async_callback(registry.close)
         registry.replace(network_specs(chosen))

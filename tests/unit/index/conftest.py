@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from capstan.storage.database import Database, DatabaseOptions, sqlite_url
-from capstan.storage.migrate import upgrade
 from tests.support.index_chain import Parts
+from tests.support.storage import migrate_new
 from tests.unit.index.history import WRAPPED
 
 
@@ -15,7 +15,7 @@ from tests.unit.index.history import WRAPPED
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
     """SQLite alone: these tests are about upstreams. The queries are tried on both in `tests/contract`."""
     made = Database(DatabaseOptions(url=sqlite_url(tmp_path / "capstan.db")))
-    await upgrade(made)
+    await migrate_new(made)
     yield made
     await made.close()
 

@@ -30,8 +30,8 @@ from capstan.server.identity import ClientAddress
 from capstan.server.telemetry import Telemetry
 from capstan.storage.database import Database, DatabaseOptions, sqlite_url
 from capstan.storage.errors import StorageUnavailable
-from capstan.storage.migrate import upgrade
 from tests.support.rpc_gateway import UsageLog
+from tests.support.storage import migrate_new
 
 SECRET_TEXT = "the password is hunter2"
 
@@ -115,7 +115,7 @@ def _service_recursion_limit() -> Iterator[None]:
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[SmallServer]:
     database = Database(DatabaseOptions(url=sqlite_url(tmp_path / "capstan.db")))
-    await upgrade(database)
+    await migrate_new(database)
     clock, metrics, log = SystemClock(), CollectorRegistry(), io.BytesIO()
     limiter = MemoryLimiter(clock, DayLedger(DayStore(database), clock, metrics))
     await limiter.start()

@@ -12,7 +12,7 @@ from structlog.testing import CapturingLogger
 
 from capstan.core.clock import ManualClock
 from capstan.storage.database import DatabaseOptions, sqlite_url
-from capstan.storage.migrate import upgrade
+from tests.support.storage import migrate_new
 from tests.unit.usage.parts import (
     DAY,
     FIRST_MINUTE,
@@ -36,7 +36,7 @@ def clock() -> ManualClock:
 async def database(tmp_path: Path) -> AsyncIterator[FaultyDatabase]:
     database = FaultyDatabase(DatabaseOptions(url=sqlite_url(tmp_path / "capstan.db")))
     database.faults = deque()
-    await upgrade(database)
+    await migrate_new(database)
     yield database
     await database.close()
 
