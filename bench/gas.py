@@ -1,20 +1,14 @@
-"""What a sponsorship costs, and how often the levels of the gas prices keep their promise.
+"""What a sponsorship costs.
 
-Sponsorships: the whole engine (reading, rules, price, signature, reservation in a real SQLite file) for senders that
+The whole engine (reading, rules, price, signature, reservation in a real SQLite file) for senders that
 are known, so that no node is asked; the HTTP server is not in it. The figure is CPU time, of all threads, per
-sponsorship. The goal is 500 in a second of one core. The baseline of the same run is the signature alone.
-
-Prices: the share of blocks in which each level would have landed within its promised blocks, and what it would have
-paid against a node's eth_gasPrice (base fee and the median tip). The fee histories are GENERATED, not recorded: base
-fees follow EIP-1559 under a demand that wanders and bursts, and a full block takes the dearest tips. Recorded histories
-of a public chain would be the better judge. Run it with `make bench`, or alone: `python bench/gas.py`.
+sponsorship. The goal is 500 in a second of one core. The baseline of the same run is the signature alone. Run it with
+`make bench`, or alone: `python bench/gas.py`.
 """
 
 import asyncio
-import random
 import tempfile
 import time
-from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -27,7 +21,6 @@ from capstan.access.store import AccessStore
 from capstan.catalogue.networks import builtin_networks
 from capstan.chain.calls.models import BlockRef
 from capstan.core.clock import SystemClock, utc
-from capstan.gas.estimates import HISTORY_BLOCKS, offers_with_base_fee, typical_tips
 from capstan.gas.policies.models import Policy, Spending
 from capstan.gas.policies.service import PolicyService
 from capstan.gas.policies.store import PolicyStore
@@ -40,7 +33,6 @@ from capstan.storage.migrate import upgrade
 
 SPONSORSHIPS = 2_000
 AT_ONCE = 64
-BLOCKS = 5_000
 GWEI = 10**9
 
 
@@ -153,57 +145,5 @@ async def sponsoring() -> None:
     print(f"sponsorship alone      {sorted(waits)[len(waits) // 2] * 1e3:7.3f} ms p50 on the clock (goal below 15)")
 
 
-class Block(msgspec.Struct, frozen=True):
-    base_fee: int
-    full: bool
-    # The tips of what was included, lowest first.
-    tips: Sequence[int]
-
-
-def generated(seed: int, count: int) -> list[Block]:
-    """A chain under a demand that wanders around the target and bursts."""
-    dice = random.Random(seed)
-    base_fee, demand, blocks = 20 * GWEI, 1.0, []
-    for _ in range(count):
-        demand += 0.15 * (1.0 - demand) + dice.gauss(0, 0.15) + (dice.random() < 0.01) * dice.uniform(0, 3)
-        # Those who would pay less than the base fee stay away.
-        wanted = max(0.0, demand * (20 * GWEI / base_fee) ** 0.7)
-        used = min(2.0, wanted)
-        market = 1.0 + max(0.0, wanted - 2.0)
-        offered = sorted(int(GWEI * market * dice.lognormvariate(0, 0.7)) for _ in range(max(1, int(100 * wanted))))
-        tips = offered[-max(1, int(100 * used)) :]
-        blocks.append(Block(base_fee, wanted > 2.0, tips))
-        base_fee = max(GWEI // 100, base_fee + int(base_fee * (used - 1.0) / 8))
-    return blocks
-
-
-def percentile(tips: Sequence[int], share: int) -> int:
-    return tips[min(len(tips) - 1, len(tips) * share // 100)]
-
-
-def backtest(blocks: Sequence[Block]) -> None:
-    landed, paid, tried = [0, 0, 0], [0, 0, 0], 0
-    node_paid = 0
-    for place in range(HISTORY_BLOCKS, len(blocks) - 10):
-        history = blocks[place - HISTORY_BLOCKS : place]
-        tips = typical_tips([[percentile(block.tips, share) for share in (10, 50, 90)] for block in history])
-        assert tips is not None
-        tried += 1
-        following = blocks[place]
-        node_paid += following.base_fee + percentile(blocks[place - 1].tips, 50)
-        for level, offer in enumerate(offers_with_base_fee(following.base_fee, tips)):
-            for block in blocks[place : place + offer.blocks]:
-                tip = min(offer.max_priority_fee, offer.max_fee - block.base_fee)
-                if tip >= (block.tips[0] if block.full else 0):
-                    landed[level] += 1
-                    paid[level] += block.base_fee + tip
-                    break
-    for level, name in enumerate(("slow", "standard", "fast")):
-        share, cost = landed[level] / tried, paid[level] / max(1, landed[level]) / (node_paid / tried)
-        print(f"{name:9} landed in time {share:6.1%} (goal 90 %), paid {cost:5.2f} of eth_gasPrice")
-
-
 if __name__ == "__main__":
     asyncio.run(sponsoring())
-    print(f"{BLOCKS} generated blocks, not recorded ones:")
-    backtest(generated(1, BLOCKS))

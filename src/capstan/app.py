@@ -212,7 +212,8 @@ class Application:
         self._usage_store = UsageStore(database, self._clock)
         stack.push_async_callback(self._usage.close)
         self._gateway = await Gateway.open(settings, self._clock, self.metrics, stack)
-        self._gas_prices = GasPriceService(clock=self._clock, head=self._gateway.heads.head)
+        following = (self._gateway.followers, self._gateway.heads, self._clock)
+        self._gas_prices = GasPriceService(*following, lambda name: self._live.current.networks[name].data_fee)
         stack.push_async_callback(self._gas_prices.close)
         self._data = await DataServices.open(
             settings, database, self._gateway, self._clock, self.metrics, stack, networks=lambda: self._networks

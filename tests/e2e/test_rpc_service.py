@@ -8,12 +8,15 @@ import aiohttp
 import pytest
 from eth_account import Account
 
+from capstan.chain.follower.followers import Followers
+from capstan.chain.heads.latest import LatestHeads
 from capstan.chain.models import UpstreamSpec
 from capstan.chain.registry import ChainRegistry
 from capstan.chain.upstream import open_session
 from capstan.core.clock import SystemClock
 from capstan.core.decimals import parse_units
 from capstan.devnet.evm import CHAIN_ID
+from capstan.gas.models import GasPrices
 from capstan.gas.service import GasPriceService
 from tests.support.devnet import EvmDevnet
 from tests.support.faulty_node import FaultyNode, network_spec, resets, stalls, text
@@ -164,21 +167,34 @@ async def test_filters_work(evm_devnet: EvmDevnet) -> None:
         assert (await tested.ask(call("eth_uninstallFilter", number)))["result"] is True
 
 
-async def test_gas_prices_are_those_of_the_chain(evm_devnet: EvmDevnet) -> None:
+async def test_gas_prices_are_those_of_the_chain_and_follow_it(evm_devnet: EvmDevnet) -> None:
     clock = SystemClock()
-    registry = ChainRegistry(open_session(), clock)
+    registry, heads = ChainRegistry(open_session(), clock), LatestHeads(clock)
     registry.replace([network_spec(upstream(evm_devnet))])
-    service = GasPriceService(clock=clock)
+    (network,) = registry.networks()
+    heads.sync([network])
+    followers = Followers(heads, clock)
+    followers.sync([network])
+    service = GasPriceService(followers, heads, clock)
+
+    async def at_least(number: int) -> GasPrices:
+        async with asyncio.timeout(60):
+            while (found := await service.prices(network)).block_number < number:
+                await asyncio.sleep(0.1)
+        return found
+
     try:
-        prices = await service.prices(registry.networks()[0])
-        block = await evm_devnet.call_async("eth_getBlockByNumber", hex(prices.block_number), False)
+        for prices in ((first := await at_least(0)), await at_least(first.block_number + 2)):
+            block = await evm_devnet.call_async("eth_getBlockByNumber", hex(prices.block_number), False)
+            assert prices.chain == "ethereum"
+            assert parse_units(prices.base_fee_gwei, 9) == int(block["baseFeePerGas"], 16)
+            estimates = prices.estimates
+            offers = [
+                parse_units(each.max_fee_gwei, 9) for each in (estimates.slow, estimates.standard, estimates.fast)
+            ]
+            assert int(block["baseFeePerGas"], 16) < offers[0] <= offers[1] <= offers[2]
     finally:
         await service.close()
+        await followers.close()
+        await heads.close()
         await registry.close()
-    assert prices.chain == "ethereum"
-    assert parse_units(prices.base_fee_gwei, 9) == int(block["baseFeePerGas"], 16)
-    offers = [
-        parse_units(speed.max_fee_gwei, 9)
-        for speed in (prices.estimates.slow, prices.estimates.standard, prices.estimates.fast)
-    ]
-    assert int(block["baseFeePerGas"], 16) < offers[0] <= offers[1] <= offers[2]

@@ -1,35 +1,63 @@
-"""From what recent blocks paid to what the next transaction should offer. Pure arithmetic on integers of wei.
+"""From what recent blocks took to what the next transaction should offer. Pure arithmetic on integers of wei.
 
-Called by the gas price service with the answers of a node. The rules are simple and fixed: tips are medians over recent
-blocks, and the base fee is given room to grow. Projection from the trend of blocks, and backtesting of the estimated
-times against what happened, come later.
+Called by the market of a network with the blocks it knows, and by the backtest in `bench/gas.py`. A level is a share of
+the recent blocks: its tip is one that this share of them would have taken. From that share follows within how many
+blocks a transaction lands, and from that how far the base fee can rise meanwhile (EIP-1559).
 """
+
+from collections.abc import Sequence
 
 import msgspec
 
-# eth_feeHistory is asked for these percentiles of the tips in each block: one for each speed, slow first.
-PERCENTILES = (10, 50, 90)
-HISTORY_BLOCKS = 20
+# eth_feeHistory is asked for these percentiles of the tips in each block, by gas. The first tells what a block took
+# that had room left, the second what a full one took; the others are for blocks whose cheapest were not paid in tips.
+PERCENTILES = (2, 10, 30, 60)
+HISTORY_BLOCKS = 60
+# EIP-1559, as on Ethereum. Chains that differ are found out by their blocks, see `market`.
+_ELASTICITY = 2
+_DENOMINATOR = 8
+# A block that has used this much of its gas limit, in percent, may have left somebody out.
+FULL_PERCENT = 95
+# Nodes leave tips below this out of account: whoever pays nothing has an agreement with the block's producer.
+_LEAST_TIP = 2
+# A promise is kept so often, if blocks go on as they did.
+_PROMISED_PERCENT = 95
+_MOST_BLOCKS = 30
 
 
 class Speed(msgspec.Struct, frozen=True):
-    """How one speed is estimated. The base fee grows by at most an eighth each block (EIP-1559)."""
+    """How one level is estimated."""
 
-    # The fee offered covers the next base fee times this fraction.
-    base_fee_numerator: int
-    base_fee_denominator: int
-    # On a chain without base fee: the node's gas price times this, in hundredths.
+    # The share of recent blocks that would have taken the tip.
+    percent: int
+    # The offer covers base fees that rise in every block, for at least so many blocks after the next, at most so many.
+    least_room: int
+    most_room: int
+    # On a chain of which only the node's gas price is known: that price times this, in hundredths.
     gas_price_percent: int
-    # Inclusion is expected within so many blocks.
-    blocks: int
+    # And within how many blocks it is expected to land.
+    gas_price_blocks: int
 
 
-# Room for about two, six and eight full blocks in a row.
 SPEEDS = (
-    Speed(base_fee_numerator=5, base_fee_denominator=4, gas_price_percent=100, blocks=6),
-    Speed(base_fee_numerator=2, base_fee_denominator=1, gas_price_percent=110, blocks=3),
-    Speed(base_fee_numerator=5, base_fee_denominator=2, gas_price_percent=125, blocks=1),
+    Speed(percent=50, least_room=2, most_room=4, gas_price_percent=100, gas_price_blocks=6),
+    Speed(percent=80, least_room=4, most_room=6, gas_price_percent=110, gas_price_blocks=3),
+    Speed(percent=96, least_room=6, most_room=8, gas_price_percent=125, gas_price_blocks=1),
 )
+
+
+class Row(msgspec.Struct, frozen=True):
+    """What one block says about fees."""
+
+    base_fee: int
+    full: bool
+    # At `PERCENTILES`, lowest first; none where the block has no transactions.
+    tips: tuple[int, ...] = ()
+
+    @property
+    def taken(self) -> int | None:
+        """The tip that sufficed; None when nothing can be said."""
+        return next((tip for tip in self.tips[1 if self.full else 0 :] if tip >= _LEAST_TIP), None)
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -40,41 +68,72 @@ class Offer(msgspec.Struct, frozen=True):
     blocks: int
 
 
-def typical_tips(rewards: list[list[int]]) -> tuple[int, int, int] | None:
-    """The median tip for each percentile, or None when no recent block paid any.
+Offers = tuple[Offer, Offer, Offer]
 
-    Blocks without tips are left out: an empty block says nothing about what inclusion costs.
+
+def next_base_fee(base_fee: int, gas_used: int, gas_limit: int) -> int:
+    """The base fee of the block after one with these figures, exactly as EIP-1559 has it."""
+    target = gas_limit // _ELASTICITY
+    if not target or gas_used == target:
+        return base_fee
+    change = base_fee * abs(gas_used - target) // target // _DENOMINATOR
+    return base_fee + max(change, 1) if gas_used > target else base_fee - change
+
+
+def highest_base_fee(next_fee: int, blocks: int) -> int:
+    """The most that the base fee can be so many blocks after the next one, if each is full; 0 where there is none."""
+    for _ in range(blocks if next_fee else 0):
+        next_fee += max(next_fee // _DENOMINATOR, 1)
+    return next_fee
+
+
+def offers_with_tips(next_fee: int, rows: Sequence[Row], suggested: int = 0) -> Offers:
+    """Offers for a chain whose recent blocks are known, oldest first; slow first.
+
+    `suggested` is a node's tip, for when no block says what suffices.
     """
-    paid = [row for row in rewards if len(row) == len(PERCENTILES) and any(row)]
-    if not paid:
-        return None
-    slow, standard, fast = (_median([row[place] for row in paid]) for place in range(len(PERCENTILES)))
-    # Medians of different columns need not be in order; what is offered must be.
-    standard = max(slow, standard)
-    return slow, standard, max(standard, fast)
+    taken = sorted(tip for row in rows if (tip := row.taken) is not None) or [suggested]
+    # On a chain where most blocks have transactions, one without took nobody; elsewhere nobody was there.
+    judged = max(len(taken), len(rows)) if 2 * len(taken) > len(rows) else len(taken)
+    offers: list[Offer] = []
+    for speed in SPEEDS:
+        tip = taken[min(len(taken) - 1, len(taken) * speed.percent // 100)]
+        blocks = _promised(sum(each <= tip for each in taken), judged)
+        room = min(max(blocks - 1, speed.least_room), speed.most_room)
+        offers.append(Offer(highest_base_fee(next_fee, room) + tip, tip, blocks))
+    return _in_order(offers)
 
 
-def offers_with_base_fee(next_base_fee: int, tips: tuple[int, int, int]) -> tuple[Offer, Offer, Offer]:
-    """Offers on a chain with EIP-1559, slow first."""
-    slow, standard, fast = (
-        Offer(_scaled(next_base_fee, speed.base_fee_numerator, speed.base_fee_denominator) + tip, tip, speed.blocks)
-        for speed, tip in zip(SPEEDS, tips, strict=True)
+def offers_with_gas_price(gas_price: int) -> Offers:
+    """Offers on a chain of which only the node's gas price is known, slow first; all of it goes to the producer."""
+    prices = [(_scaled(gas_price, speed.gas_price_percent, 100), speed.gas_price_blocks) for speed in SPEEDS]
+    return _in_order([Offer(price, price, blocks) for price, blocks in prices])
+
+
+def _promised(good: int, judged: int) -> int:
+    """Within how many blocks one of the good ones comes, in `_PROMISED_PERCENT` of all cases."""
+    missed, cases = judged - good, judged
+    left, scale, blocks = missed, cases, 1
+    while left * 100 > scale * (100 - _PROMISED_PERCENT) and blocks < _MOST_BLOCKS:
+        left, scale, blocks = left * missed, scale * cases, blocks + 1
+    return blocks
+
+
+def _in_order(offers: Sequence[Offer]) -> Offers:
+    """A faster level never offers less, and never promises to take longer."""
+    slow, standard, fast = offers
+    standard = _at_least(standard, slow)
+    return slow, standard, _at_least(fast, standard)
+
+
+def _at_least(offer: Offer, slower: Offer) -> Offer:
+    return Offer(
+        max(offer.max_fee, slower.max_fee),
+        max(offer.max_priority_fee, slower.max_priority_fee),
+        min(offer.blocks, slower.blocks),
     )
-    return slow, standard, fast
-
-
-def offers_with_gas_price(gas_price: int) -> tuple[Offer, Offer, Offer]:
-    """Offers on a chain without base fee, slow first: there the whole price goes to the block's producer."""
-    prices = [(_scaled(gas_price, speed.gas_price_percent, 100), speed.blocks) for speed in SPEEDS]
-    slow, standard, fast = (Offer(price, price, blocks) for price, blocks in prices)
-    return slow, standard, fast
 
 
 def _scaled(amount: int, numerator: int, denominator: int) -> int:
     """`amount` times a fraction, rounded up: an offer must not end below what it was meant to cover."""
     return -(-amount * numerator // denominator)
-
-
-def _median(values: list[int]) -> int:
-    """The middle value; of two, the lower, so that the result is one that was paid."""
-    return sorted(values)[(len(values) - 1) // 2]

@@ -3,7 +3,13 @@
 Amounts are exact decimal numbers of gwei as strings. Made by the service, encoded by the server.
 """
 
+from typing import Annotated, Literal
+
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+# Whose rules the fee for data on the parent chain follows.
+RollupFee = Literal["op_stack", "scroll", "arbitrum"]
 
 
 class GasEstimate(msgspec.Struct, frozen=True):
@@ -22,11 +28,18 @@ class GasEstimates(msgspec.Struct, frozen=True):
     fast: GasEstimate
 
 
-class GasPrices(msgspec.Struct, frozen=True):
+class GasPrices(msgspec.Struct, frozen=True, omit_defaults=True):
     """The gas prices of one chain at one block."""
 
     chain: str
     block_number: int
     base_fee_gwei: str
     estimates: GasEstimates
-    updated_at: str
+    updated_at: Annotated[str, Meta(description="When these prices were made: with the block of `block_number`.")]
+    data_fee: Annotated[
+        RollupFee | UnsetType,
+        Meta(
+            description="Present on rollups that charge for data on their parent chain as well: whose contract tells"
+            " that fee. It comes on top of these prices (Arbitrum: as more gas)."
+        ),
+    ] = UNSET
