@@ -39,6 +39,7 @@ from capstan.bundler.validation.workers import WorkerLimits, Workers
 from capstan.bundler.worker import BundlingWorker, WorkerOptions
 from capstan.chain.calls.blocks import HeadBlocks
 from capstan.chain.calls.reader import StateReader
+from capstan.core.accounts import UnusableKey
 from capstan.core.clock import Clock
 from capstan.core.decimals import GWEI_DECIMALS, parse_units
 from capstan.core.errors import NotFound
@@ -48,6 +49,7 @@ from capstan.gas.service import GasPriceService
 from capstan.gateway import Gateway
 from capstan.settings import Bundler as BundlerSettings
 from capstan.settings import LiveSettings, NetworkSettings, Settings
+from capstan.settings.errors import Problem, SettingsError
 from capstan.storage.database import Database
 from capstan.storage.schema import cursors
 from capstan.stream.durable import DurableOptions
@@ -83,7 +85,10 @@ class Bundlers:
         self._prices = prices
         self._reach = reach
         self._leases = LeaseStore(database, new_id("proc"), clock)
-        self._signers = load_signers(settings.bundler.signers, settings.bundler.keystore_password)
+        try:
+            self._signers = load_signers(settings.bundler.signers, settings.bundler.keystore_password)
+        except UnusableKey as error:
+            raise SettingsError([Problem("settings", error.setting, error.reason)]) from None
         self._blocks = HeadBlocks(gateway.heads, clock)
         self._reader = StateReader(lambda _network: "")
         self._workers = Workers(

@@ -26,6 +26,7 @@ from capstan.catalogue.networks import Network as NetworkFacts
 from capstan.chain.calls.blocks import HeadBlocks
 from capstan.chain.calls.reader import StateReader
 from capstan.chain.registry import Network
+from capstan.core.accounts import UnusableKey, read_key
 from capstan.core.clock import Clock
 from capstan.core.decimals import GWEI_DECIMALS, parse_units
 from capstan.core.errors import Forbidden, InvalidRequest, NotFound, Unavailable
@@ -45,7 +46,7 @@ from capstan.gas.sponsor.metrics import SponsorMetrics
 from capstan.gas.sponsor.routes import sponsor_routes
 from capstan.gas.sponsor.service import Limits, Options, Parts, Prices, SponsorService
 from capstan.gas.sponsor.settlement import SettlementConsumer
-from capstan.gas.sponsor.signer import PaymasterSigner, SignerError, read_key
+from capstan.gas.sponsor.signer import PaymasterSigner
 from capstan.gateway import Gateway
 from capstan.outbound.client import GuardedClient
 from capstan.settings import LiveSettings, Settings
@@ -272,9 +273,8 @@ async def open_signer(settings: Settings) -> PaymasterSigner | None:
     try:
         # A keystore takes a second of arithmetic by design.
         key = await asyncio.to_thread(read_key, settings.gas.signer, settings.gas.keystore_password, "gas.signer")
-    except SignerError as error:
-        name, _, reason = str(error).partition(": ")
-        raise SettingsError([Problem("settings", name, reason)]) from None
+    except UnusableKey as error:
+        raise SettingsError([Problem("settings", error.setting, error.reason)]) from None
     return PaymasterSigner(key)
 
 

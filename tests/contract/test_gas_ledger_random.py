@@ -52,7 +52,7 @@ class Model:
 
     def apply(self, number: int, landed: Sequence[tuple[Draft, int]], now: int) -> None:
         for each, cost in landed:
-            self.ended[each.id] = ("settled", number, nano_usd(cost, PRICE))
+            self.ended[each.id] = ("settled", number, nano_usd(cost, each.price))
             for other in self.open():
                 if (other.sender, other.nonce) == (each.sender, each.nonce):
                     self.ended[other.id] = ("released", number, 0)
@@ -81,6 +81,7 @@ async def test_reserved_and_spent_and_free_are_the_budget_after_random_steps(dat
                 nonce=dice.randrange(6),
                 cost=dice.randrange(1, 4 * 10**9),
                 valid_until=now + dice.randrange(1, 60),
+                price=PRICE + Decimal(dice.randrange(10**6)) / 1_000,
             )
             allowed = model.fits(given.cost)
             try:
@@ -108,7 +109,7 @@ async def test_reserved_and_spent_and_free_are_the_budget_after_random_steps(dat
         for each in model.open():
             if dice.random() < 0.3 and (each.sender, each.nonce) not in passed and each.valid_until >= now:
                 passed.add((each.sender, each.nonce))
-                landed.append((each, dice.randrange(1, each.cost * 10**9 // int(PRICE + 1) + 2)))
+                landed.append((each, dice.randrange(1, each.cost * 10**9 // int(each.price + 1) + 2)))
         chain.append(step)
         async with database.write() as connection:
             await consumer.apply(connection, applied(step, *(handled(*pair) for pair in landed), timestamp=now))

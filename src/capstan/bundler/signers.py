@@ -5,24 +5,17 @@ Made by the composition root from the settings; used by the worker. A signer can
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from capstan.bundler.fees import Fees
-from capstan.core.accounts import accounts
+from capstan.core.accounts import UnusableKey, accounts, read_key
 from capstan.core.hexes import to_checksum_address, to_data
 from capstan.userops.models import Authorization
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
-
-KEYSTORE_PREFIX = "keystore:"
-
-
-class SignerError(ValueError):
-    """A signer that cannot be used. The message names its place in the settings, never the key."""
 
 
 class Signed(msgspec.Struct, frozen=True):
@@ -90,33 +83,13 @@ class Signer:
 def load_signers(given: Iterable[str], password: str) -> tuple[Signer, ...]:
     """The signers that the settings name: private keys, or `keystore:` and the path of a keystore file.
 
-    Raises `SignerError`.
+    Raises `UnusableKey`.
     """
     signers: dict[bytes, Signer] = {}
     for place, text in enumerate(given):
-        key = _keystore(text.removeprefix(KEYSTORE_PREFIX), password, place) if _is_keystore(text) else text
-        try:
-            account = accounts().from_key(key)
-        except Exception:
-            # The library's messages may repeat the key.
-            raise SignerError(f"bundler.signers[{place}] is not a private key: 0x and 64 hex digits") from None
-        signer = Signer(account)
+        setting = f"bundler.signers[{place}]"
+        signer = Signer(accounts().from_key(read_key(text, password, setting)))
         if signer.address in signers:
-            raise SignerError(f"bundler.signers[{place}] is the same account as an earlier one")
+            raise UnusableKey(setting, "is the same account as an earlier one")
         signers[signer.address] = signer
     return tuple(signers.values())
-
-
-def _is_keystore(text: str) -> bool:
-    return text.startswith(KEYSTORE_PREFIX)
-
-
-def _keystore(path: str, password: str, place: int) -> bytes:
-    try:
-        return bytes(accounts().decrypt(Path(path).read_text(encoding="utf-8"), password))
-    except OSError as error:
-        raise SignerError(f"bundler.signers[{place}]: {path} cannot be read: {error.strerror}") from None
-    except Exception:
-        raise SignerError(
-            f"bundler.signers[{place}]: {path} is not a keystore file that bundler.keystore_password opens"
-        ) from None

@@ -15,13 +15,13 @@ from capstan.chain.errors import ChainError, NodeError
 from capstan.chain.pool import UpstreamPool
 from capstan.chain.registry import ChainRegistry
 from capstan.chain.upstream import open_session
-from capstan.core.accounts import accounts
+from capstan.core.accounts import UnusableKey, accounts, read_key
 from capstan.core.clock import SystemClock
 from capstan.core.decimals import ETHER_DECIMALS, GWEI_DECIMALS, format_units, parse_units
 from capstan.core.errors import ApiError, InvalidRequest, UpstreamError
 from capstan.core.hexes import parse_address, parse_data, parse_quantity, to_checksum_address, to_data, to_quantity
 from capstan.devnet.artifacts import call_data, load_contract
-from capstan.gas.sponsor.signer import PaymasterSigner, SignerError, read_key
+from capstan.gas.sponsor.signer import PaymasterSigner
 from capstan.settings import NetworkSettings, Settings
 from capstan.userops.abi import Reader
 from capstan.userops.versions import Version
@@ -157,7 +157,7 @@ class Paymasters:
             raise InvalidRequest(f"set gas.{name} first, best as CAPSTAN_GAS__{name.upper()} in the environment")
         try:
             return PaymasterSigner(read_key(text, self._settings.gas.keystore_password, f"gas.{name}"))
-        except SignerError as error:
+        except UnusableKey as error:
             raise InvalidRequest(str(error)) from None
 
     def _entry_point(self, version: Version) -> str:

@@ -2,10 +2,11 @@
 
 from typing import Literal
 
-from capstan.bundler.signers import Signer, SignerError, load_signers
+from capstan.bundler.signers import Signer, load_signers
 from capstan.chain.errors import ChainError
 from capstan.chain.registry import ChainRegistry
 from capstan.chain.upstream import open_session
+from capstan.core.accounts import UnusableKey
 from capstan.core.clock import SystemClock
 from capstan.core.decimals import ETHER_DECIMALS, GWEI_DECIMALS, format_units
 from capstan.core.errors import ApiError
@@ -21,7 +22,7 @@ async def signer_balances(settings: Settings) -> list[Row]:
     """For each network with a bundler and each signer: a name, how it stands, and what it has."""
     try:
         signers = load_signers(settings.bundler.signers, settings.bundler.keystore_password)
-    except SignerError as error:
+    except UnusableKey as error:
         return [("signers", "failed", str(error))]
     networks = [each for each in settings.served.values() if each.family == "evm" and each.entry_points]
     if not networks:

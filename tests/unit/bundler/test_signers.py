@@ -10,7 +10,8 @@ from eth_account.typed_transactions.typed_transaction import TypedTransaction
 from hexbytes import HexBytes
 
 from capstan.bundler.fees import Fees
-from capstan.bundler.signers import SignerError, load_signers
+from capstan.bundler.signers import load_signers
+from capstan.core.accounts import UnusableKey
 from capstan.core.hexes import keccak256
 from capstan.userops.models import Authorization
 
@@ -30,7 +31,7 @@ def test_keys_and_keystore_files_are_signers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", ["0x" + "42" * 31, "secret words", "0x" + "00" * 32, "0x" + "ff" * 32])
 def test_what_is_no_key_is_named_by_its_place_and_not_shown(given: str) -> None:
-    with pytest.raises(SignerError, match=r"bundler\.signers\[1\] is not a private key") as refused:
+    with pytest.raises(UnusableKey, match=r"bundler\.signers\[1\]: is not a private key") as refused:
         load_signers([KEY, given], "")
     assert given not in str(refused.value)
     assert refused.value.__cause__ is None
@@ -38,16 +39,16 @@ def test_what_is_no_key_is_named_by_its_place_and_not_shown(given: str) -> None:
 
 def test_a_keystore_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "missing.json"
-    with pytest.raises(SignerError, match="cannot be read: No such file"):
+    with pytest.raises(UnusableKey, match="cannot be read: No such file"):
         load_signers([f"keystore:{missing}"], "secret")
     file = tmp_path / "signer.json"
     file.write_text(json.dumps(Account.encrypt(bytes.fromhex(KEY[2:]), "secret", kdf="pbkdf2", iterations=2)))
-    with pytest.raises(SignerError, match=r"not a keystore file that bundler\.keystore_password opens"):
+    with pytest.raises(UnusableKey, match=r"not a keystore file that bundler\.keystore_password opens"):
         load_signers([f"keystore:{file}"], "another")
 
 
 def test_the_same_account_twice_would_be_two_lanes_with_the_same_nonces() -> None:
-    with pytest.raises(SignerError, match=r"signers\[1\] is the same account"):
+    with pytest.raises(UnusableKey, match=r"signers\[1\]: is the same account"):
         load_signers([KEY, KEY], "")
 
 

@@ -13,11 +13,12 @@ from eth_account.messages import encode_defunct
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capstan.core.accounts import UnusableKey, read_key
 from capstan.gas.policies.rules import compiled, selector
 from capstan.gas.sponsor.amounts import nano_usd
 from capstan.gas.sponsor.hook import signed_headers
 from capstan.gas.sponsor.paymasters import FOREVER, STUB_SIGNATURE, Window, data
-from capstan.gas.sponsor.signer import PaymasterSigner, SignerError, read_key
+from capstan.gas.sponsor.signer import PaymasterSigner
 
 KEY = "0x" + "11" * 32
 
@@ -48,15 +49,15 @@ def test_keys_come_from_keystore_files(tmp_path: Path) -> None:
     file = tmp_path / "keystore.json"
     file.write_text(json.dumps(Account.encrypt(bytes.fromhex(KEY[2:]), "secret", kdf="pbkdf2", iterations=2)))
     assert read_key(f"keystore:{file}", "secret", "gas.signer") == bytes.fromhex(KEY[2:])
-    with pytest.raises(SignerError, match="keystore_password"):
+    with pytest.raises(UnusableKey, match="keystore_password"):
         read_key(f"keystore:{file}", "wrong", "gas.signer")
-    with pytest.raises(SignerError, match="cannot be read"):
+    with pytest.raises(UnusableKey, match="cannot be read"):
         read_key(f"keystore:{tmp_path / 'absent'}", "", "gas.signer")
 
 
 @pytest.mark.parametrize("text", ["", "0x", "0x12", "nonsense", "0x" + "00" * 32, KEY + "00"])
 def test_keys_that_are_none_are_refused_and_not_repeated(text: str) -> None:
-    with pytest.raises(SignerError, match=r"gas\.signer") as caught:
+    with pytest.raises(UnusableKey, match=r"gas\.signer") as caught:
         read_key(text, "", "gas.signer")
     assert len(text) < 4 or text not in str(caught.value)
 

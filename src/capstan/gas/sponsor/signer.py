@@ -7,17 +7,10 @@ key, so that none of them has to be stored.
 import base64
 import hashlib
 import hmac
-from pathlib import Path
 
-from capstan.core.accounts import accounts
 from capstan.core.hexes import keccak256, to_checksum_address
 
-KEYSTORE_PREFIX = "keystore:"
 _EIP191 = b"\x19Ethereum Signed Message:\n32"
-
-
-class SignerError(ValueError):
-    """A key that cannot be used. The message names the setting, never the key."""
 
 
 class PaymasterSigner:
@@ -47,30 +40,3 @@ class PaymasterSigner:
         """The secret of a policy's decision hook: `whsec_` and base64 of 32 bytes."""
         derived = hmac.digest(self._key.to_bytes(), b"capstan decision hook " + policy_id.encode(), hashlib.sha256)
         return "whsec_" + base64.b64encode(derived).decode()
-
-
-def read_key(text: str, password: str, setting: str) -> bytes:
-    """The 32 bytes of a key as the settings write it: hex digits, or the path of a keystore file. Raises `SignerError`.
-
-    Decrypting a keystore takes a second or so by design.
-    """
-    if not text.startswith(KEYSTORE_PREFIX):
-        try:
-            key = bytes.fromhex(text.removeprefix("0x"))
-            return key if len(key) == 32 and any(key) else _refuse(setting)
-        except ValueError:
-            return _refuse(setting)
-    path = Path(text.removeprefix(KEYSTORE_PREFIX))
-    try:
-        return bytes(accounts().decrypt(path.read_text(encoding="utf-8"), password))
-    except OSError as error:
-        raise SignerError(f"{setting}: the keystore {path} cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError):
-        raise SignerError(
-            f"{setting}: the keystore {path} cannot be opened; check that it is a keystore file, and"
-            " gas.keystore_password"
-        ) from None
-
-
-def _refuse(setting: str) -> bytes:
-    raise SignerError(f'{setting}: must be 0x and 64 hex digits, or "{KEYSTORE_PREFIX}" and the path of a file')
