@@ -3,9 +3,9 @@
 import asyncio
 import json
 import secrets
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from capstan.limits.batch import ScriptBatcher
 from capstan.limits.day import DayLedger
 from capstan.limits.models import REQUESTS_PER_SECOND, Decision, Limits
 from capstan.limits.redis import RedisLimiter, connect
+from tests.support.forks import run_module
 from tests.support.servers import ValkeyCluster, ValkeyProcess
 from tests.unit.limits.parts import NoStore, most_in_a_second, take
 
@@ -85,10 +86,9 @@ async def _until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 
 async def test_processes_share_one_limit_and_never_pass_it(valkey_url: str) -> None:
     subject = f"acc_{secrets.token_hex(8)}"
-    command = [sys.executable, "-m", "tests.unit.limits.worker", "redis", valkey_url, subject, "60", "140", "3"]
-    workers = [await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE) for _ in range(3)]
-    outputs = [(await asyncio.wait_for(worker.communicate(), 60))[0] for worker in workers]
-    counts = [json.loads(output) for output in outputs]
+    arguments = ("redis", valkey_url, subject, "60", "140", "3")
+    work = partial(run_module, "tests.unit.limits.worker", *arguments, seconds=60)
+    counts = [json.loads(done.stdout) for done in await asyncio.gather(*(asyncio.to_thread(work) for _ in range(3)))]
     admitted = [tuple(entry) for count in counts for entry in count]
     assert all(counts), "every process must have had its share"
     requests = most_in_a_second(((stamp, requests) for stamp, requests, _ in admitted), MICROSECONDS)

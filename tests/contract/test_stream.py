@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -24,6 +23,7 @@ from capstan.chain.heads.source import HeadOptions
 from capstan.storage.database import Database
 from capstan.storage.schema import applied_blocks, cursors
 from tests.support.durable import Journal, caught_up, check, count, create_tables, durable, read_trace, replayed
+from tests.support.forks import Process, start_module
 from tests.support.stream_nodes import Made, StreamNode, World, grow, stream_spec, until
 
 
@@ -56,19 +56,16 @@ class ServedNode:
 
 
 @asynccontextmanager
-async def carrier(
-    database_url: str, node_url: str, log: Path, death: str = "never"
-) -> AsyncIterator[asyncio.subprocess.Process]:
+async def carrier(database_url: str, node_url: str, log: Path, death: str = "never") -> AsyncIterator[Process]:
     """A process that carries the stream, killed at the end if it still lives. What it says is in `log`."""
     with log.open("wb") as output:
-        command = ("-m", "tests.support.durable", database_url, node_url, death)
-        process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=output, stderr=output)
+        arguments = (database_url, node_url, death)
+        process = start_module("tests.support.durable", *arguments, stdout=output, stderr=output)
     try:
         yield process
     finally:
-        if process.returncode is None:
-            process.kill()
-        await asyncio.wait_for(process.wait(), 20)
+        process.kill()
+        await asyncio.to_thread(process.wait, 20)
 
 
 class Rewriter:
@@ -114,7 +111,7 @@ async def test_killed_at_any_instant_it_resumes_without_gap_or_repetition(
         for place in ("before", "inside", "after"):
             rewriting = asyncio.create_task(rewriter.run())
             async with carrier(database_url, served.url, log, f"{place}:{random.randint(2, 30)}") as process:
-                assert await asyncio.wait_for(process.wait(), 120) == -signal.SIGKILL, log.read_text()[-2000:]
+                assert await asyncio.to_thread(process.wait, 120) == -signal.SIGKILL, log.read_text()[-2000:]
             rewriting.cancel()
             replayed((await read_trace(database))[0])
             # While nobody looks, the chain goes on, and may leave what was written.

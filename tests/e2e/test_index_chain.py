@@ -1,8 +1,6 @@
 """The transfer index against the contracts themselves, on the real development chain: random traffic and reorgs."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
@@ -16,6 +14,7 @@ from capstan.index.models import EVERYTHING, Standard, Subject, SubjectKind
 from capstan.storage.database import Database, DatabaseOptions, sqlite_url
 from capstan.storage.migrate import upgrade
 from tests.support.devnet import EvmDevnet
+from tests.support.forks import run_module
 from tests.support.index_chain import NETWORK, Parts
 from tests.support.index_node import ChainFeed, Traffic, Truth, registry_for, source_for, tools_for
 
@@ -153,8 +152,8 @@ async def test_the_index_is_what_the_contracts_say_after_random_traffic_and_reor
 
 
 def _run_child(database_url: str, node_url: str, settled: int, *points: str) -> str:
-    arguments = [sys.executable, "-m", "tests.support.index_child", database_url, node_url, str(settled), *points]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+    arguments = (database_url, node_url, str(settled), *points)
+    done = run_module("tests.support.index_child", *arguments, seconds=120)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip().splitlines()[-1]
 

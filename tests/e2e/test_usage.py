@@ -1,8 +1,6 @@
 """The usage ledger from outside: processes that are killed, and the path of the API over a real server."""
 
 import asyncio
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -40,6 +38,7 @@ from capstan.storage.migrate import upgrade
 from capstan.usage.recorder import UsageRecorder
 from capstan.usage.routes import usage_routes
 from capstan.usage.store import UsageStore
+from tests.support.forks import Process, start_module
 from tests.support.http import assert_error, assert_standard_headers
 from tests.support.service import RunCapstan, StartService
 from tests.unit.usage.parts import Numbers, new_recorder, record, total
@@ -81,8 +80,8 @@ async def _run_and_kill(url: str, path: Path, seconds: float) -> list[float]:
     return _moments(path)
 
 
-def _worker(url: str, path: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "tests.unit.usage.worker", url, str(path)])
+def _worker(url: str, path: Path) -> Process:
+    return start_module("tests.unit.usage.worker", url, str(path))
 
 
 def _moments(path: Path) -> list[float]:

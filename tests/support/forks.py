@@ -1,6 +1,7 @@
 """Runs Python modules as processes, without the time that loading Capstan takes.
 
-`start_module` is `subprocess.Popen([sys.executable, "-m", module, …])` for tests that start many services and commands:
+`start_module` is `subprocess.Popen([sys.executable, "-m", module, …])` for tests that start many services and commands,
+`run_module` is `subprocess.run`:
 on Linux a server that has loaded everything (`tests/support/fork_server.py`) makes a copy of itself, elsewhere a new
 Python starts. What a test sees is the same either way: a process with its own number, streams, environment and exit
 code. Started by the command line in the usual way are `capstan dev` and all that the pages of docs/ start.
@@ -11,10 +12,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 import msgspec
 
@@ -117,27 +119,51 @@ _server_lock = threading.Lock()
 def start_module(
     module: str,
     *arguments: str,
-    environment: Mapping[str, str],
+    environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
-    stdout: int | IO[str] = subprocess.DEVNULL,
-    stderr: int | IO[str] = subprocess.DEVNULL,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int | IO[Any] = subprocess.DEVNULL,
+    stderr: int | IO[Any] = 2,
 ) -> Process:
     """Runs `python -m module arguments`. The streams are files that are open, or `subprocess.DEVNULL`."""
+    environment = os.environ if environment is None else environment
     if not sys.platform.startswith("linux"):
         return subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
             env=environment,
             cwd=directory,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=stdout,
             stderr=stderr,
         )
     request = Request(module, list(arguments), dict(environment), str((directory or Path.cwd()).resolve()))
     nothing = os.open(os.devnull, os.O_RDWR)
     try:
-        return _the_server().start(request, [nothing, _number(stdout, nothing), _number(stderr, nothing)])
+        return _the_server().start(request, [_number(stream, nothing) for stream in (stdin, stdout, stderr)])
     finally:
         os.close(nothing)
+
+
+def run_module(
+    module: str,
+    *arguments: str,
+    seconds: float,
+    environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Runs `python -m module arguments` to its end, which must come in so many seconds."""
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as log:
+        process = start_module(
+            module, *arguments, environment=environment, directory=directory, stdout=output, stderr=log
+        )
+        try:
+            code = process.wait(seconds)
+        finally:
+            process.kill()
+        output.seek(0)
+        log.seek(0)
+        command = [sys.executable, "-m", module, *arguments]
+        return subprocess.CompletedProcess(command, code, output.read().decode(), log.read().decode())
 
 
 def _the_server() -> _Server:
@@ -148,7 +174,7 @@ def _the_server() -> _Server:
         return _server
 
 
-def _number(stream: int | IO[str], nothing: int) -> int:
+def _number(stream: int | IO[Any], nothing: int) -> int:
     if stream == subprocess.DEVNULL:
         return nothing
     return stream if isinstance(stream, int) else stream.fileno()

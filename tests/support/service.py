@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support.forks import start_module
+from tests.support.forks import run_module, start_module
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 20.0
@@ -140,24 +139,8 @@ def run_command(
     *arguments: str, settings: Mapping[str, Any] | None = None, directory: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Runs one command."""
-    with (
-        tempfile.TemporaryFile("w+", encoding="utf-8") as output,
-        tempfile.TemporaryFile("w+", encoding="utf-8") as log,
-    ):
-        process = start_module(
-            *("capstan", *arguments),
-            environment=clean_environment(variables(settings)),
-            directory=directory,
-            stdout=output,
-            stderr=log,
-        )
-        try:
-            code = process.wait(_COMMAND_SECONDS)
-        finally:
-            process.kill()
-        output.seek(0)
-        log.seek(0)
-        return subprocess.CompletedProcess([*CAPSTAN, *arguments], code, output.read(), log.read())
+    environment = clean_environment(variables(settings))
+    return run_module("capstan", *arguments, seconds=_COMMAND_SECONDS, environment=environment, directory=directory)
 
 
 def variables(settings: Mapping[str, Any] | None) -> dict[str, str]:
