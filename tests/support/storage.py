@@ -22,9 +22,12 @@ _migrated_file: bytes | None = None
 
 
 async def migrate_new(database: Database) -> None:
-    """Bring a new SQLite database, which nothing has opened yet, to the schema of this code."""
+    """Bring a SQLite database that nothing has opened yet to the schema of this code."""
     global _migrated_file
     assert database.file is not None, "copies are of SQLite files"
+    if database.file.exists():
+        await upgrade(database)
+        return
     if _migrated_file is None:
         with tempfile.TemporaryDirectory(prefix="capstan-template-") as directory:
             path = Path(directory) / "capstan.db"
