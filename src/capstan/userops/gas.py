@@ -36,12 +36,12 @@ class GasSchedule(msgspec.Struct, frozen=True, kw_only=True):
 class Overheads(msgspec.Struct, frozen=True, kw_only=True):
     """What handleOps spends and does not measure. Found by running bundles of one to four operations on the contracts.
 
-    `test_the_cost_before_verification_is_covered_and_not_wasted` measures again.
+    `test_the_cost_before_verification_is_covered_and_not_wasted` measures again. It differs between the versions.
     """
 
     # For each bundle beyond the 21,000 of its transaction: reentrancy guard, beneficiary, events.
-    bundle: int = 12_500
-    operation: int = 9_500
+    bundle: int
+    operation: int
     # Copying and hashing, for each word of the encoded operation, in tenths of gas.
     word_tenths: int = 100
     # For accounts whose call is executeUserOp, once and for each word, the latter in tenths. The reference bundler's.
@@ -64,7 +64,13 @@ class PreVerification(msgspec.Struct, frozen=True):
 
 
 MAINNET = GasSchedule()
-REFERENCE = Overheads()
+OVERHEADS: dict[Version, Overheads] = {
+    "0.6": Overheads(bundle=11_900, operation=8_400),
+    "0.7": Overheads(bundle=11_900, operation=8_000),
+    # From 0.8 on the reentrancy guard is in transient storage.
+    "0.8": Overheads(bundle=10_000, operation=7_700),
+    "0.9": Overheads(bundle=10_000, operation=7_700),
+}
 
 
 def calldata_tokens(data: bytes) -> int:
@@ -83,9 +89,10 @@ def pre_verification_gas(
     version: Version,
     operation: UserOperation,
     schedule: GasSchedule = MAINNET,
-    overheads: Overheads = REFERENCE,
+    overheads: Overheads | None = None,
 ) -> PreVerification:
     """The least `preVerificationGas` with which a bundle of `bundle_size` such operations does not lose."""
+    overheads = overheads or OVERHEADS[version]
     encoded = codec_for(version).encode(operation)
     words = -(-len(encoded) // _WORD)
     shared = -(-(schedule.transaction + overheads.bundle) // overheads.bundle_size)
@@ -103,7 +110,7 @@ def least_pre_verification_gas(
     *,
     executed: int = 0,
     schedule: GasSchedule = MAINNET,
-    overheads: Overheads = REFERENCE,
+    overheads: Overheads | None = None,
 ) -> int:
     """The least `preVerificationGas` also where data has a floor (EIP-7623): it must reach what the floor takes beyond
     `executed`, the gas that the entry point is sure to measure."""
