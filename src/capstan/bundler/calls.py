@@ -70,7 +70,7 @@ def hash_argument(params: Sequence[Any], place: int = 0) -> bytes:
     except ValueError:
         found = b""
     if len(found) != 32:
-        raise Refusal(INVALID_FIELDS, "the hash of an operation is 0x and 64 hex digits")
+        raise Refusal(INVALID_FIELDS, "Missing/invalid userOpHash: the hash of an operation is 0x and 64 hex digits")
     return found
 
 

@@ -48,9 +48,9 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 def operation_gas(version: Version, operation: UserOperation) -> int:
     """The most gas that the operation can use in a bundle, its share of the transaction included."""
     verification = operation.verification_gas_limit
-    if not codec_for(version).release.packed:
-        # 0.6 asks for as much again before the call, and uses it for the paymaster's validation too.
-        verification *= 2 if operation.paymaster is None else 3
+    if not codec_for(version).release.packed and operation.paymaster is not None:
+        # 0.6 takes the limit of postOp from it, and may call that twice.
+        verification *= 3
     return (
         operation.pre_verification_gas
         + verification
@@ -62,9 +62,24 @@ def operation_gas(version: Version, operation: UserOperation) -> int:
 
 def bundle_gas(version: Version, operations: Iterable[UserOperation]) -> int:
     """The gas limit of a transaction that carries these operations."""
+    needed = unused = 0
+    for each in operations:
+        needed += operation_gas(version, each) + _OPERATION_GAS
+        unused = max(unused, _unused_gas(version, each))
+    return _transaction_gas(needed, unused)
+
+
+def _unused_gas(version: Version, operation: UserOperation) -> int:
+    """What must be left when its call begins, though nothing uses it: 0.6 asks for the verification limit again.
+
+    A bundle needs it once. Where postOp may use it, it is in what the operation can use.
+    """
+    return 0 if codec_for(version).release.packed or operation.paymaster else operation.verification_gas_limit
+
+
+def _transaction_gas(needed: int, unused: int) -> int:
     # A 64th of what is left stays behind at every call (EIP-150).
-    needed = sum(operation_gas(version, each) + _OPERATION_GAS for each in operations)
-    return _BUNDLE_GAS + needed * 64 // 63
+    return _BUNDLE_GAS + -(-(needed + unused) * 64 // 63)
 
 
 def choose(
@@ -102,7 +117,8 @@ class _Bundle:
         self.chosen: list[Entry] = []
         self._reputation = reputation
         self._limits = limits
-        self._gas = _BUNDLE_GAS
+        self._needed = 0
+        self._unused = 0
         self._bytes = 0
         self._senders: set[bytes] = set()
         self._uses: dict[bytes, int] = {}
@@ -115,14 +131,16 @@ class _Bundle:
 
     def offer(self, entry: Entry, pooled: PoolOperation) -> None:
         """Take the operation if it fits."""
-        gas = bundle_gas(entry.entry_point.version, [entry.operation]) - _BUNDLE_GAS + 1
-        size = len(codec_for(entry.entry_point.version).encode(entry.operation))
-        if self._gas + gas > self._limits.gas or self._bytes + size > self._limits.bytes:
+        version = entry.entry_point.version
+        needed = self._needed + operation_gas(version, entry.operation) + _OPERATION_GAS
+        unused = max(self._unused, _unused_gas(version, entry.operation))
+        size = len(codec_for(version).encode(entry.operation))
+        if _transaction_gas(needed, unused) > self._limits.gas or self._bytes + size > self._limits.bytes:
             return
         if pooled.sender.address in self._senders or not self._may_join(pooled) or self._meets(entry):
             return
         self.chosen.append(entry)
-        self._gas += gas
+        self._needed, self._unused = needed, unused
         self._bytes += size
         self._senders.add(pooled.sender.address)
         for entity in pooled.counted():

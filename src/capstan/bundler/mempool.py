@@ -124,7 +124,7 @@ class Mempool:
         """Take out everything that uses a banned address (GREP-010)."""
         if self.reputation.standing(address) != "banned":
             return []
-        return self._evict(lambda each: any(entity.address == address for entity in each.counted()))
+        return self._evict(lambda each: each.uses(address))
 
     def expire(self, *, now: int, block_number: int) -> list[PoolOperation]:
         """Take out what is past its time, and what has a throttled entity and waited too long (GREP-020)."""
@@ -199,8 +199,8 @@ class Mempool:
         rules, address = self.reputation.rules, entity.address
         shown = to_checksum_address(address)
         is_sender = entity.role == "account"
-        # The reputation of a sender without stake is not kept: it is limited by number alone.
-        standing = self.reputation.standing(address) if entity.staked or not is_sender else "ok"
+        # That of a sender without stake is not kept, but it may have one from when it was staked, or was paymaster.
+        standing = self.reputation.standing(address)
         if standing == "banned":
             raise Refusal(THROTTLED_OR_BANNED, f"{entity.role} {shown} is banned (GREP-010)", {entity.role: shown})
         used = self._by_sender if is_sender else self._by_entity
@@ -213,8 +213,10 @@ class Mempool:
             )
         if entity.staked:
             return
+        if entity.role == "factory" and not rules.early_unstaked_limits:
+            return
         allowed = rules.same_sender_count if is_sender else self.reputation.allowed_unstaked(address)
-        if entity.role in ("account", "paymaster") and count >= allowed:
+        if count >= allowed:
             rule = "UREP-010" if is_sender else "UREP-020"
             raise Refusal(
                 STAKE_TOO_LOW,
@@ -238,8 +240,8 @@ class Mempool:
             shown = to_checksum_address(address)
             raise Refusal(
                 DEPOSIT_TOO_LOW,
-                f"paymaster {shown} has deposited {deposit} wei; with this operation those in the pool can cost"
-                f" {reserved} (EREP-010)",
+                f"the deposit of paymaster {shown} is too low: {deposit} wei, and with this operation those in the pool"
+                f" can cost {reserved} (EREP-010)",
                 {"paymaster": shown},
             )
 

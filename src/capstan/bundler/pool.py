@@ -56,7 +56,8 @@ class OperationPool:
         self._lock = asyncio.Lock()
         self._row: PoolRow | None = None
         self._entries: dict[bytes, Entry] = {}
-        self._pools = {address: self._new_pool() for address in entry_points}
+        self._versions = dict(entry_points)
+        self._pools = {address: self._new_pool(address) for address in entry_points}
         # Set whenever something changed; the worker waits for it.
         self.changed = asyncio.Event()
 
@@ -120,7 +121,7 @@ class OperationPool:
         if known is None or known.epoch != row.epoch:
             self._row = None
             self._entries.clear()
-            self._pools = {address: self._new_pool() for address in self._pools}
+            self._pools = {address: self._new_pool(address) for address in self._pools}
             self._take(await self.store.in_pool(connection))
             reputations = await self.store.reputations(connection)
         else:
@@ -176,9 +177,11 @@ class OperationPool:
     def _hour(self, row: PoolRow) -> int:
         return max([row.hour, *(pool.reputation.hour or 0 for pool in self._pools.values())])
 
-    def _new_pool(self) -> Mempool:
+    def _new_pool(self, entry_point: bytes) -> Mempool:
         rules = self._rules
-        book = ReputationBook(rules.reputation, never_limited=rules.never_limited, always_banned=rules.always_banned)
+        early = self._versions[entry_point] == "0.6"
+        counts = msgspec.structs.replace(rules.reputation, early_unstaked_limits=early)
+        book = ReputationBook(counts, never_limited=rules.never_limited, always_banned=rules.always_banned)
         return Mempool(book, rules.limits)
 
 

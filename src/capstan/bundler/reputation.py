@@ -15,6 +15,8 @@ Standing = Literal["ok", "throttled", "banned"]
 _HOUR_SECONDS = 3600
 # After so many hours every count has faded to nothing that matters; more need not be computed one by one.
 _MOST_HOURS = 24 * 60
+# What the inclusion rate counts for in the early form of UREP-020.
+_EARLY_RATE_FACTOR = 10
 
 
 class ReputationRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +34,9 @@ class ReputationRules(msgspec.Struct, frozen=True, kw_only=True):
     throttled_live_blocks: int = 10
     min_stake: int = 10**18
     min_unstake_delay: int = 86_400
+    # UREP-020 as it was when entry point 0.6 was current, which its test suite still asks for: it limits unstaked
+    # factories as well, and every operation that was included allows one more.
+    early_unstaked_limits: bool = False
 
 
 class Reputation(msgspec.Struct, frozen=True):
@@ -77,10 +82,15 @@ class ReputationBook:
         return "throttled" if expected > included + self.rules.throttling_slack else "ok"
 
     def allowed_unstaked(self, address: bytes) -> int:
-        """How many operations of the pool may use this unstaked paymaster (UREP-020)."""
+        """How many operations of the pool may use this unstaked entity (UREP-020)."""
         seen, included = self._counts.get(address, (0, 0))
-        earned = included * min(included, self.rules.most_ops_allowed_unstaked) // seen if seen else 0
-        return self.rules.same_unstaked_entity_count + earned
+        rules = self.rules
+        most = min(included, rules.most_ops_allowed_unstaked)
+        if rules.early_unstaked_limits:
+            earned = most + (_EARLY_RATE_FACTOR * included // seen if seen else 0)
+        else:
+            earned = included * most // seen if seen else 0
+        return rules.same_unstaked_entity_count + earned
 
     def add_seen(self, address: bytes) -> None:
         """An operation that uses the address entered the pool."""

@@ -73,6 +73,17 @@ def test_the_gas_of_a_bundle_is_within_the_limit_by_which_it_was_chosen() -> Non
         assert bundle_gas("0.7", [entries[number - 1].operation for number in numbers]) <= gas or not numbers
 
 
+def test_what_0_6_wants_left_over_is_needed_once_in_a_bundle() -> None:
+    operation = UserOperation(sender=address(1), nonce=0, verification_gas_limit=5_000_000, call_gas_limit=300_000)
+    alone, two = bundle_gas("0.6", [operation]), bundle_gas("0.6", [operation] * 2)
+    # The verification limit again must be left when the call begins, and is left still for the next.
+    assert alone > 2 * 5_000_000
+    assert 3 * 5_000_000 < two < 3 * 5_000_000 + 1_000_000
+    sponsored = msgspec.structs.replace(operation, paymaster=address(2))
+    assert bundle_gas("0.6", [sponsored] * 2) > 6 * 5_000_000
+    assert bundle_gas("0.7", [operation]) < 5_500_000
+
+
 def test_what_is_not_due_or_over_waits() -> None:
     early, late, due = entry(1, valid_after=1001), entry(2, valid_until=1000), entry(3, valid_after=1000)
     assert chosen(early, late, due) == [3]

@@ -17,7 +17,7 @@ from capstan.bundler.refusals import (
     THROTTLED_OR_BANNED,
     Refusal,
 )
-from capstan.bundler.reputation import Reputation, ReputationBook
+from capstan.bundler.reputation import Reputation, ReputationBook, ReputationRules
 from tests.unit.bundler.parts import address, entity, pooled
 
 PAYMASTER = entity("paymaster", 900)
@@ -119,6 +119,27 @@ def test_an_unstaked_paymaster_has_ten_and_more_by_merit() -> None:
         pool.add(pooled(sender, paymaster=PAYMASTER), deposit=PLENTY)
     for sender in range(100, 150):
         pool.add(pooled(sender, paymaster=STAKED_PAYMASTER), deposit=PLENTY)
+
+
+def test_on_0_6_unstaked_factories_have_ten_too_and_each_inclusion_allows_one_more() -> None:
+    pool = Mempool(ReputationBook(ReputationRules(early_unstaked_limits=True)))
+    pool.reputation.restore([Reputation(FACTORY.address, 10, 1), Reputation(PAYMASTER.address, 10, 1)])
+    for sender in range(1, 12):
+        pool.add(pooled(sender, factory=FACTORY))
+        pool.add(pooled(sender + 100, paymaster=PAYMASTER), deposit=PLENTY)
+    refused(pool, pooled(50, factory=FACTORY), STAKE_TOO_LOW, "UREP-020")
+    refused(pool, pooled(50, paymaster=PAYMASTER), STAKE_TOO_LOW, "UREP-020")
+
+
+def test_a_sender_that_is_banned_or_throttled_is_so_without_stake() -> None:
+    pool = new_pool()
+    pool.add(pooled(1))
+    pool.reputation.restore([Reputation(address(1), 100_000, 1), Reputation(address(2), 120, 1)])
+    refused(pool, pooled(1, 1), THROTTLED_OR_BANNED, "GREP-010")
+    assert [each.sender.address for each in pool.evict_banned(address(1))] == [address(1)]
+    for nonce in range(4):
+        pool.add(pooled(2, nonce))
+    refused(pool, pooled(2, 4), THROTTLED_OR_BANNED, "GREP-020")
 
 
 def test_a_deposit_covers_all_operations_of_its_paymaster() -> None:
