@@ -228,8 +228,9 @@ class Application:
             {"database": lambda: ping(database), "bundler": self._bundlers.readiness},
             halted=lambda: self._gateway.followers.halted,
         )
+        prices, signers = self._data.prices, self._bundlers.signers
         self._sponsoring = await Sponsoring.open(
-            *known, stack, gas_prices=self._gas_prices, prices=self._data.prices, metrics=self.metrics
+            *known, stack, gas_prices=self._gas_prices, prices=prices, metrics=self.metrics, signers=signers
         )
         self._build_gate(directory)
         self._feed.start()

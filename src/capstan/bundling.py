@@ -279,6 +279,11 @@ class Bundlers:
         addresses = frozenset(each.address for each in bundler.entry_points)
         return InclusionConsumer(bundler.pool.store, SlotStore(name), addresses, self._clock)
 
+    @property
+    def signers(self) -> list[bytes]:
+        """The accounts that send bundles."""
+        return [signer.address for signer in self._signers]
+
     # --- what the parts ask for
 
     async def _on_this_chain(self, name: str, chain: BundlerChain) -> bool:

@@ -37,16 +37,18 @@ from capstan.gas.policies.service import PolicyService, Ports
 from capstan.gas.policies.store import STREAM_ROLE, PolicyStore
 from capstan.gas.service import GasPriceService
 from capstan.gas.sponsor.chain import SponsorChain
-from capstan.gas.sponsor.deposits import DepositWatch, Watched
 from capstan.gas.sponsor.erc7677 import PaymasterWebService, SponsorName
+from capstan.gas.sponsor.funds import FundWatch, Watched
 from capstan.gas.sponsor.history import SponsorshipHistory
 from capstan.gas.sponsor.hook import DecisionHooks
 from capstan.gas.sponsor.ledger import Ledger
 from capstan.gas.sponsor.metrics import SponsorMetrics
+from capstan.gas.sponsor.pruning import Pruner
 from capstan.gas.sponsor.routes import sponsor_routes
 from capstan.gas.sponsor.service import Limits, Options, Parts, Prices, SponsorService
 from capstan.gas.sponsor.settlement import SettlementConsumer
 from capstan.gas.sponsor.signer import PaymasterSigner
+from capstan.gas.sponsor.warnings import Fund, FundWarnings, Kind
 from capstan.gateway import Gateway
 from capstan.outbound.client import GuardedClient
 from capstan.settings import LiveSettings, Settings
@@ -174,9 +176,16 @@ class Sponsoring:
     """Policies and sponsorship, connected."""
 
     def __init__(
-        self, policies: PolicyService, sponsor: SponsorService, history: SponsorshipHistory, shown: SponsorName
+        self,
+        policies: PolicyService,
+        sponsor: SponsorService,
+        history: SponsorshipHistory,
+        shown: SponsorName,
+        warnings: FundWarnings,
     ) -> None:
         self._policies = policies
+        # Which paymasters and senders of bundles have little left.
+        self.warnings = warnings
         self._sponsor = sponsor
         self._history = history
         self.methods = PaymasterMethods(PaymasterWebService(sponsor, shown)).table
@@ -195,8 +204,12 @@ class Sponsoring:
         gas_prices: GasPriceService,
         prices: Prices,
         metrics: CollectorRegistry,
+        signers: Sequence[bytes],
     ) -> "Sponsoring":
-        """Build and start; the stack ends it. To be called when the gateway hears of reloads already."""
+        """Build and start; the stack ends it. To be called when the gateway hears of reloads already.
+
+        `signers` are the accounts that send bundles.
+        """
         settings = live.current
         signer = await open_signer(settings)
 
@@ -252,14 +265,16 @@ class Sponsoring:
         for network, first in (await store.networks()).items():
             streams.follow(network, first)
         live.on_change(lambda _old, _new: streams.sync())
-        if signer is not None:
-            watch = DepositWatch(
-                chain, shown, lambda: _paymasters(live, gateway), settings.gas.least_deposit_gwei * 10**9
-            )
-            watch.start()
-            stack.push_async_callback(watch.close)
+        pruner = Pruner(database, clock, keep_days=settings.gas.keep_days)
+        warnings = FundWarnings(database, clock, lambda: live.current.mail.operators)
+        watch = FundWatch(
+            chain, warnings, shown, lambda: [*_paymasters(live, gateway), *_senders(live, gateway, signers)]
+        )
+        for task in (pruner, watch):
+            task.start()
+            stack.push_async_callback(task.close)
         name = SponsorName(settings.gas.sponsor_name, settings.gas.sponsor_icon)
-        return cls(policies, sponsor, SponsorshipHistory(database, policies), name)
+        return cls(policies, sponsor, SponsorshipHistory(database, policies), name, warnings)
 
     def routes(self) -> list[HTTPRouteHandler]:
         """The handlers of the paths of policies and sponsorship."""
@@ -279,12 +294,28 @@ async def open_signer(settings: Settings) -> PaymasterSigner | None:
 
 
 def _paymasters(live: LiveSettings, gateway: Gateway) -> list[Watched]:
-    found = []
+    if not live.current.gas.signer:
+        return []
+    found, least = [], live.current.gas.least_deposit_gwei * 10**GWEI_DECIMALS
     for facts in live.current.served.values():
         network = gateway.registry.get(facts.chain, facts.network)
-        found += [
-            Watched(network, version, parse_address(facts.entry_points[version]), parse_address(paymaster))
-            for version in NEWEST_FIRST
-            if (paymaster := facts.paymasters.get(version)) and version in facts.entry_points
-        ]
+        for version in NEWEST_FIRST:
+            paymaster, entry_point = facts.paymasters.get(version), facts.entry_points.get(version)
+            if paymaster and entry_point:
+                fund = _fund(facts, "paymaster_deposit", parse_address(paymaster), version)
+                found.append(Watched(network, fund, parse_address(entry_point), least))
     return found
+
+
+def _senders(live: LiveSettings, gateway: Gateway, signers: Sequence[bytes]) -> list[Watched]:
+    least = live.current.bundler.low_balance_gwei * 10**GWEI_DECIMALS
+    return [
+        Watched(gateway.registry.get(facts.chain, facts.network), _fund(facts, "signer_balance", signer), None, least)
+        for facts in live.current.served.values()
+        if facts.family == "evm" and facts.entry_points
+        for signer in signers
+    ]
+
+
+def _fund(facts: NetworkFacts, kind: Kind, address: bytes, version: Version | None = None) -> Fund:
+    return Fund(facts.name, kind, address, version, facts.native_symbol, facts.native_decimals)

@@ -32,6 +32,7 @@ class Bundler(Section, frozen=True):
     least_tip_gwei: Count
     least_seconds: Annotated[int, Meta(ge=0, le=86_400)]
     least_balance_gwei: Count
+    low_balance_gwei: Count
     stuck_blocks: Annotated[int, Meta(ge=1, le=10_000)]
     bump_percent: Annotated[int, Meta(ge=10, le=1000)]
     least_stake_gwei: Count

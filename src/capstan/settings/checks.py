@@ -106,6 +106,9 @@ def _mail(settings: Settings, report: Report) -> None:
             report(("mail", "from"), "must be set when mail.smtp_url is")
     if mail.from_ and not re.fullmatch(r"[^@\s]+@[^@\s]+|.*<[^@\s]+@[^@\s]+>", mail.from_):
         report(("mail", "from"), f'must be a mail address, not "{mail.from_}"')
+    for place, address in enumerate(mail.operators):
+        if not re.fullmatch(r"[^@\s]+@[^@\s]+", address):
+            report(("mail", "operators"), f'must be a mail address, not "{address}"', f"[{place}]")
 
 
 def _timing(settings: Settings, report: Report) -> None:

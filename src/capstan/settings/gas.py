@@ -24,3 +24,4 @@ class Gas(Section, frozen=True):
     sponsor_name: str
     sponsor_icon: str
     least_deposit_gwei: Count
+    keep_days: Annotated[int, Meta(ge=2, le=36_600)]

@@ -282,6 +282,7 @@ class Mail(Section, frozen=True):
 
     smtp_url: Annotated[str, SECRET_PASSWORD]
     from_: str = msgspec.field(name="from")
+    operators: tuple[str, ...]
     timeout_seconds: Seconds
 
 

@@ -36,6 +36,8 @@ gas_policies = Table(
     Column("status", String(16), nullable=False),
     Column("reserved", BigInteger, nullable=False),
     Column("spent", BigInteger, nullable=False),
+    # The part of `spent` whose sponsorships are not kept any more.
+    Column("pruned", BigInteger, nullable=False, server_default="0"),
     # The head when the policy was created: no operation that it pays for can be in an earlier block.
     Column("from_block", BigInteger, nullable=False),
     Column("created_at", BigInteger, nullable=False),
@@ -90,4 +92,18 @@ gas_sponsorships = Table(
     Index(None, "network", "sender", "nonce"),
     Index(None, "network", "state", "valid_until"),
     Index(None, "network", "block_hash"),
+)
+
+# What has too little left now: deposits of paymasters, and balances of the accounts that send bundles. Amounts in wei.
+gas_warnings = Table(
+    "gas_warnings",
+    metadata,
+    Column("network", String(64), primary_key=True),
+    Column("kind", String(24), primary_key=True),
+    Column("address", LargeBinary(20), primary_key=True),
+    Column("version", String(8), nullable=True),
+    Column("balance", Text, nullable=False),
+    Column("least", Text, nullable=False),
+    Column("since", BigInteger, nullable=False),
+    CheckConstraint("kind IN ('paymaster_deposit', 'signer_balance')", name="kind"),
 )

@@ -63,6 +63,7 @@ def test_what_is_no_secret_stays_readable(settings: Settings) -> None:
     assert shown["mail"] == {
         "smtp_url": "smtp://mailer:hidden@mail.example:587",
         "from": "capstan@example.com",
+        "operators": [],
         "timeout_seconds": 10.0,
     }
     upstreams = shown["networks"]["base/mainnet"]["upstreams"]

@@ -251,9 +251,9 @@ async def imbalance(database: Database) -> list[str]:
         .where(
             or_(
                 gas_policies.c.reserved != true.c.reserved,
-                gas_policies.c.spent != true.c.spent,
+                gas_policies.c.spent != true.c.spent + gas_policies.c.pruned,
                 and_(days.c.reserved.is_not(None), days.c.reserved != true.c.reserved),
-                and_(days.c.spent.is_not(None), days.c.spent != true.c.spent),
+                and_(days.c.spent.is_not(None), days.c.spent != gas_policies.c.spent),
             )
         )
     )

@@ -2,6 +2,8 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from capstan.core.hexes import to_checksum_address
+
 
 class SponsorMetrics:
     """Counts sponsorships, and shows what the paymasters have left."""
@@ -27,6 +29,12 @@ class SponsorMetrics:
             ["network", "version"],
             registry=registry,
         )
+        self._signer_low = Gauge(
+            "capstan_bundler_signer_low",
+            "1 while an account that sends bundles has less than bundler.low_balance_gwei.",
+            ["network", "signer"],
+            registry=registry,
+        )
 
     def sponsored(self, network: str) -> None:
         """One operation was sponsored."""
@@ -40,3 +48,7 @@ class SponsorMetrics:
         """What a paymaster has now."""
         self._deposit.labels(network, version).set(wei // 10**9)
         self._low.labels(network, version).set(int(low))
+
+    def signer(self, network: str, address: bytes, *, low: bool) -> None:
+        """Whether an account that sends bundles has little left."""
+        self._signer_low.labels(network, to_checksum_address(address)).set(int(low))

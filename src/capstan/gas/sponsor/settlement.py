@@ -73,7 +73,7 @@ class SettlementConsumer:
         await connection.execute(
             update(gas_policies)
             .where(gas_policies.c.network == self._network)
-            .values(reserved=0, spent=0, from_block=0)
+            .values(reserved=0, spent=0, pruned=0, from_block=0)
         )
 
     async def _settle(self, connection: AsyncConnection, landed: Sequence[Landed], changes: "_Changes") -> None:
