@@ -49,7 +49,7 @@ from capstan.storage.migrate import upgrade
 NETWORK = "ethereum/devnet"
 HOLDERS = 5_000
 # What is written in one transaction, the rows of a small index, and how often its cost is compared with a large one.
-BATCH, SMALL, PROBES = 5_000, 10_000, 4
+BATCH, SMALL, PROBES = 20_000, 20_000, 2
 # What a careful author of a plain loop would choose: providers refuse more.
 WINDOW = 100
 CONTRACT = f"""

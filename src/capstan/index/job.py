@@ -51,6 +51,29 @@ class _NotNfts(Exception):
     """The contract has many transfers, but none of an NFT: it is an ERC-20 token."""
 
 
+class _Part:
+    """A range of blocks that was fetched, and waits to be written."""
+
+    def __init__(self, span: Span, rows: list[Transfer], seam: Position) -> None:
+        self.span = span
+        self.rows = rows
+        self.seam = seam
+        self.fetched = span[1] - span[0] + 1
+        self.written = False
+
+    def is_below(self, seam: Position) -> bool:
+        """Cut it at the seam as it is now. False when nothing is left, or the stream has jumped.
+
+        After a jump, what was fetched may be of another chain; it is fetched again.
+        """
+        if self.seam != seam and seam.number >= self.seam.number:
+            return False
+        first, last = self.span[0], min(self.span[1], seam.number)
+        self.span = first, last
+        self.rows = [row for row in self.rows if row.block_number <= last]
+        return first <= last
+
+
 class Source(msgspec.Struct, frozen=True):
     """One network to fetch from."""
 
@@ -90,6 +113,8 @@ class HistoryJob:
         self._events = 0
         self._seen = 0
         self._told_at = tools.clock.monotonic()
+        self._waiting: list[_Part] = []
+        self._writing = asyncio.Lock()
         # Blocks that are still to be fetched, for the progress.
         self.left = 0
 
@@ -186,29 +211,48 @@ class HistoryJob:
             await self._write((first, last), [item for item in found if first <= item.block_number <= last], state.seam)
 
     async def _write(self, span: Span, found: list[Transfer], seam: Position) -> None:
-        """Write a part of the history and that it is there. `seam` is the one under which it was fetched."""
+        """Write a part of the history and that it is there. `seam` is the one under which it was fetched.
+
+        Parts that arrive while others are being written go into one transaction: the rows of each fall all over the
+        indexes, and a page that several parts touch is then written once.
+        """
+        part = _Part(span, self._wanted(found), seam)
+        self._waiting.append(part)
+        async with self._writing:
+            if part.written:
+                return
+            parts, self._waiting = self._waiting, []
+            try:
+                await self._write_parts(parts)
+            except BaseException:
+                # Whoever waits behind us for its part tries again.
+                self._waiting = parts + self._waiting
+                raise
+            for one in parts:
+                one.written = True
+        self._tell(parts)
+
+    async def _write_parts(self, parts: list["_Part"]) -> None:
         tools = self._tools
-        first, last = span
-        found = self._wanted(found)
         async with tools.database.write() as connection:
             network = await tools.subjects.lock(connection, self._source.network)
             state = await tools.subjects.get(connection, self._id)
             if state is None or state.seam is None:
                 return
-            if state.seam != seam and state.seam.number >= seam.number:
-                # The stream has jumped. What was fetched may be of another chain; it is fetched again.
-                return
-            last = min(last, state.seam.number)
+            fitting = [part for part in parts if part.is_below(state.seam)]
             added = 0
-            if first <= last:
-                kept = [item for item in found if item.block_number <= last]
-                added = await tools.writer.add(connection, network.id, kept)
-                await tools.subjects.cover(connection, state, first, last)
+            for part in fitting:
+                added += await tools.writer.add(connection, network.id, part.rows)
+                await tools.subjects.cover(connection, state, *part.span)
             await tools.subjects.claim(connection, self._id, tools.process, tools.options.claim_seconds)
         self._events += added
-        self.left = max(0, self.left - (span[1] - span[0] + 1))
         tools.metrics.transfers.labels(self._source.network, "backfill").inc(added)
-        tools.metrics.blocks.labels(self._source.network).inc(span[1] - span[0] + 1)
+
+    def _tell(self, parts: list["_Part"]) -> None:
+        tools = self._tools
+        blocks = sum(part.fetched for part in parts)
+        self.left = max(0, self.left - blocks)
+        tools.metrics.blocks.labels(self._source.network).inc(blocks)
         if tools.clock.monotonic() - self._told_at > _PROGRESS_SECONDS:
             self._told_at = tools.clock.monotonic()
             log.info("index.backfill", **self._words(), blocks_left=self.left, transfers=self._events)

@@ -22,7 +22,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from capstan.storage.errors import AlreadyExists, StorageError, StorageUnavailable
 
 _SQLITE_READERS = 4
-_WRITER_CACHE_KIB = 32 * 1024
+_WRITER_CACHE_KIB = 64 * 1024
+# Pages in the log before they are copied into the database. A page that several transactions write is copied once.
+_WRITER_LOG_PAGES = 8_000
 # SQLSTATE classes: connection exception, insufficient resources, operator intervention.
 _AWAY_STATES = frozenset({"08", "53", "57"})
 
@@ -138,6 +140,7 @@ def _sqlite_engine(url: URL, options: DatabaseOptions, *, readers: int) -> Async
             # The rows of one transaction of the transfer index fall all over its indexes. With the 2 MiB that are the
             # default, the same pages would be written and read again within it.
             cursor.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
+            cursor.execute(f"PRAGMA wal_autocheckpoint = {_WRITER_LOG_PAGES}")
         cursor.close()
 
     @event.listens_for(engine.sync_engine, "begin")
