@@ -3,11 +3,13 @@
 Works while the service runs, which takes up what is changed here within a second.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 import typer
@@ -23,13 +25,12 @@ from capstan.cli.common import (
     quiet_logs,
 )
 from capstan.core.clock import SystemClock, iso
-from capstan.outbound.client import GuardedClient
 from capstan.settings import Settings
-from capstan.webhooks.delivery.sender import Sender
-from capstan.webhooks.models import Webhook
-from capstan.webhooks.operations import WebhookOperations
-from capstan.webhooks.sealing import Seal
 from capstan.wiring import open_database
+
+if TYPE_CHECKING:
+    from capstan.webhooks.models import Webhook
+    from capstan.webhooks.operations import WebhookOperations
 
 T = TypeVar("T")
 app = typer.Typer(help="Look after webhooks.", no_args_is_help=True, rich_markup_mode=None)
@@ -169,6 +170,12 @@ def _run(config: Path | None, data_dir: Path | None, work: Callable[[WebhookOper
 
 
 async def _with_operations(settings: Settings, work: Callable[[WebhookOperations], Coroutine[Any, Any, T]]) -> T:
+    # Loaded here: the other commands should not wait for the HTTP client.
+    from capstan.outbound.client import GuardedClient
+    from capstan.webhooks.delivery.sender import Sender
+    from capstan.webhooks.operations import WebhookOperations
+    from capstan.webhooks.sealing import Seal
+
     database = await open_database(settings)
     # A development service allows what its settings allow; the command is told by its data directory.
     develops = settings.development or (settings.data_path / "dev.json").exists()
