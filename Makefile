@@ -52,7 +52,7 @@ dev: $(STAMP)-setup ## run the whole service and a development chain
 	@exec $(BIN)/capstan dev $(ARGS)
 
 test: $(STAMP)-test ## run all tests, two at a time; make test ARGS=tests/unit for some, one by one
-	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses 2 --dist loadfile --tb native)
+	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses 2 --dist loadfile --no-loadscope-reorder --tb native)
 
 check: $(STAMP)-test ## format, lint, types, import rules, file lengths, generated files
 	@$(BIN)/ruff format --check .

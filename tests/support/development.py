@@ -1,8 +1,9 @@
-"""Runs `capstan dev` once for a test session, as a user does: as a process, on a free port, in a directory of its own.
+"""Runs `capstan dev` for the tests, as a user does: as a process, on a free port, in a directory of its own.
 
 `tests/conftest.py` makes the fixture `development` known to every test. It starts when the first test asks for it and
-is shared, so a test leaves alone what others may rely on and makes keys and accounts of its own. When the session ends
-it gets SIGINT, as from Ctrl-C, and must then exit with code 0 and leave no process behind.
+is shared, so a test leaves alone what others may rely on and makes keys and accounts of its own. The files that use it
+come first, one after the other; after the last of them it gets SIGINT, as from Ctrl-C, and must then exit with code 0
+and leave no process behind. It is not kept for the whole session: it follows two chains, which takes time all the time.
 """
 
 import json
@@ -10,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -126,17 +126,53 @@ class Development:
         return True
 
 
-@pytest.fixture(scope="session")
-def development(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Development]:
-    """The `capstan dev` of this test session."""
-    running = Development(tmp_path_factory.mktemp("development"))
-    try:
-        running.start()
-        yield running
-        code = running.stop()
-        assert code == 0, f"capstan dev ended with code {code}:\n{running.log[-_LOG_SHOWN:]}"
-    finally:
-        running.kill()
+class _Shared:
+    """The `capstan dev` that runs now, and the files that use one."""
+
+    def __init__(self) -> None:
+        self.running: Development | None = None
+        self.files: set[Path] = set()
+
+    def stop(self) -> None:
+        running, self.running = self.running, None
+        if running is None:
+            return
+        try:
+            code = running.stop()
+            assert code == 0, f"capstan dev ended with code {code}:\n{running.log[-_LOG_SHOWN:]}"
+        finally:
+            running.kill()
+
+
+_shared = _Shared()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files that use it first."""
+    _shared.files = {item.path for item in items if "development" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: item.path not in _shared.files)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Stop it after the last file that uses it."""
+    if nextitem is None or nextitem.path not in _shared.files:
+        _shared.stop()
+
+
+@pytest.fixture(scope="module")
+def development(tmp_path_factory: pytest.TempPathFactory) -> Development:
+    """The `capstan dev` that the tests share."""
+    if _shared.running is None:
+        running = Development(tmp_path_factory.mktemp("development"))
+        try:
+            running.start()
+        except BaseException:
+            running.kill()
+            raise
+        _shared.running = running
+    return _shared.running
 
 
 def descendants(process_id: int) -> list[ProcessIdentity]:
