@@ -5,6 +5,7 @@ Part of the composition root, used by `notifications`. It names concrete classes
 
 import asyncio
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,14 +25,30 @@ from capstan.stream.models import DurableConsumer
 from capstan.stream.streams import DurableStreams
 from capstan.webhooks.consumer import WebhookConsumer
 from capstan.webhooks.delivery.lookups import KnownTokens
-from capstan.webhooks.matching import Matcher
+from capstan.webhooks.matching import ChainTransaction, Matcher
 from capstan.webhooks.outbox import Outbox
 from capstan.webhooks.payloads import Place
 from capstan.webhooks.pending import PendingWatcher
+from capstan.webhooks.steps import StepTrace, call_of
 from capstan.webhooks.subscriptions import Subscriptions
 from capstan.webhooks.traces import InternalTransfers, TracedTransaction, TraceUnavailable
 
+T = TypeVar("T")
+
+
+class _Created(msgspec.Struct, rename="camel"):
+    contract_address: str | None = None
+
+
+class _FullBlock(msgspec.Struct):
+    transactions: tuple[ChainTransaction, ...]
+
+
 _TRACED = msgspec.json.Decoder(tuple[TracedTransaction, ...])
+_BLOCK = msgspec.json.Decoder(_FullBlock)
+_RECEIPT = msgspec.json.Decoder(_Created)
+_STEPS = msgspec.json.Decoder(StepTrace)
+_HASH_CHARACTERS = 66
 _TRACE_SECONDS = 60.0
 
 
@@ -147,12 +164,33 @@ class NetworkWatchers:
 
 async def trace_block(network: Network, block: str) -> tuple[TracedTransaction, ...]:
     """The calls of a block, named by its hash or by a tag. Raises `TraceUnavailable`."""
-    method = "debug_traceBlockByHash" if len(block) == 66 else "debug_traceBlockByNumber"
-    params = msgspec.json.encode((block, {"tracer": "callTracer"}))
+    if network.spec.dev_methods:
+        return await _trace_steps(network, block)
+    return await _asked(network, _by("debug_traceBlock", block), (block, {"tracer": "callTracer"}), _TRACED)
+
+
+async def _trace_steps(network: Network, block: str) -> tuple[TracedTransaction, ...]:
+    """The same for development chains, which know no callTracer: from the steps of each transaction."""
+    found = await _asked(network, _by("eth_getBlock", block), (block, True), _BLOCK)
+    traced = []
+    for each in found.transactions:
+        created = None
+        if each.to is None:
+            created = (await _asked(network, "eth_getTransactionReceipt", (each.hash,), _RECEIPT)).contract_address
+        options = {"disableMemory": True, "disableStorage": True}
+        steps = await _asked(network, "debug_traceTransaction", (each.hash, options), _STEPS)
+        traced.append(TracedTransaction(each.hash, call_of(each.sender, each.to, created, each.value, steps)))
+    return tuple(traced)
+
+
+def _by(method: str, block: str) -> str:
+    return f"{method}ByHash" if len(block) == _HASH_CHARACTERS else f"{method}ByNumber"
+
+
+async def _asked(network: Network, method: str, params: Any, decoder: msgspec.json.Decoder[T]) -> T:
     try:
-        raw = await network.pool.call(method, params, timeout=_TRACE_SECONDS)
-        return _TRACED.decode(raw)
+        return decoder.decode(await network.pool.call(method, msgspec.json.encode(params), timeout=_TRACE_SECONDS))
     except (ChainError, UpstreamError, UpstreamTimeout) as error:
         raise TraceUnavailable(str(error)[:200]) from None
     except msgspec.MsgspecError:
-        raise TraceUnavailable("the answer is not one of callTracer") from None
+        raise TraceUnavailable(f"the answer to {method} is not what it should be") from None

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from eth_abi.abi import encode
 from eth_account import Account
+from eth_utils.crypto import keccak
 
 from capstan.devnet.evm import CHAIN_ID
 from tests.support.devnet import EvmDevnet, wait_until
@@ -18,7 +20,7 @@ ZERO = "0x" + "0" * 40
 
 @pytest.fixture(scope="module")
 def hooks(tmp_path_factory: pytest.TempPathFactory, evm_devnet: EvmDevnet) -> Iterator[Hooks]:
-    with serving_webhooks(tmp_path_factory.mktemp("hooks"), evm_devnet) as running:
+    with serving_webhooks(tmp_path_factory.mktemp("hooks"), evm_devnet, extra_namespaces=["debug"]) as running:
         yield running
         assert "exception" not in running.gateway.service.log_text, running.gateway.service.log_text
 
@@ -261,3 +263,31 @@ def test_a_transaction_of_the_mempool_is_told_once(hooks: Hooks, receiver: Recei
         *("maxFeePerGas", "maxPriorityFeePerGas", "firstSeenAt"),
     }
     assert (event["data"]["to"], event["data"]["value"]) == (to, "3")
+
+
+def test_internal_transfers_are_told_and_what_was_reverted_is_not(hooks: Hooks, receiver: Receiver) -> None:
+    multicall, sender = hooks.devnet.deployment.multicall3, hooks.devnet.deployment.accounts[SENDER]
+    first, second, token = stranger(), stranger(), hooks.devnet.deployment.tokens[0].address
+    watch = Watch(hooks, receiver, "INTERNAL_TRANSFER", addresses=[first, second, token])
+    large = Watch(hooks, receiver, "INTERNAL_TRANSFER", addresses=[first, second, token], min_value="9")
+    # The token takes no coins, so the third call reverts; the others stand.
+    calls = [(first, True, 7, b""), (second, True, 9, b""), (token, True, 5, b"")]
+    data = keccak(b"aggregate3Value((address,bool,uint256,bytes)[])")[:4]
+    data += encode(["(address,bool,uint256,bytes)[]"], [calls])
+    receipt = hooks.devnet.send(sender, multicall, data=data, value=21, gas=500_000)
+    assert receipt["status"] == "0x1"
+    found = watch.events(2)
+    assert [event["data"] for event in found] == [
+        {
+            "blockNumber": int(receipt["blockNumber"], 16),
+            "transactionHash": receipt["transactionHash"],
+            "traceAddress": [place],
+            "callType": "call",
+            "from": multicall,
+            "to": to,
+            "value": str(value),
+            "valueFormatted": f"0.{value:018d}",
+        }
+        for place, to, value in ((0, first, 7), (1, second, 9))
+    ]
+    assert [event["data"]["to"] for event in large.events(1)] == [second]

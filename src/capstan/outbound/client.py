@@ -23,8 +23,8 @@ from yarl import URL
 from capstan.outbound.addresses import is_public
 from capstan.outbound.errors import OutboundFailed, OutboundRefused
 from capstan.outbound.names import PooledResolver
+from capstan.outbound.urls import LONGEST_URL
 
-_LONGEST_URL = 2048
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MOST_CONNECTIONS = 200
 _MOST_PER_HOST = 16
@@ -94,8 +94,8 @@ class GuardedClient:
 
     def check(self, address: str) -> URL:
         """The address in its standard form. Raises `OutboundRefused` for one that is never asked, without I/O."""
-        if len(address) > _LONGEST_URL:
-            raise OutboundRefused(f"the address is longer than {_LONGEST_URL} characters")
+        if len(address) > LONGEST_URL:
+            raise OutboundRefused(f"the address is longer than {LONGEST_URL} characters")
         try:
             url = URL(address)
             host = url.host

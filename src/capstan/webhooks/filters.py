@@ -10,14 +10,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from capstan.core.errors import InvalidRequest
+from capstan.core.errors import Conflict, InvalidRequest
 from capstan.core.hexes import parse_address, parse_data
 from capstan.core.redact import quoted
 from capstan.webhooks.kinds import EventType
 
 MOST_ENTRIES = 100_000
 MOST_CONFIRMATIONS = 1_000
-_MOST_TOPICS = 4
+MOST_TOPICS = 4
+MOST_EVERY = 2**31
 _WORD = 2**256
 _DECIMAL = re.compile(r"[0-9]{1,78}\Z", re.ASCII)
 T = TypeVar("T")
@@ -44,11 +45,25 @@ def parse_filters(kind: EventType, config: Mapping[str, Any]) -> Filters:
     """The filters of a webhook of this type. Raises `InvalidRequest`, which names the key."""
     unknown = sorted(config.keys() - kind.keys)
     if unknown:
-        known = ", ".join(sorted(kind.keys))
-        raise InvalidRequest(f'config: unknown key "{quoted(unknown[0])}"; {kind.name} knows {known}')
+        raise InvalidRequest(f'config: unknown key "{quoted(unknown[0])}"; {_known(kind)}')
     found: dict[str, Any] = {"confirmations": kind.confirmations}
     found |= {key: _READERS[key](f"config.{key}", value) for key, value in config.items()}
     return Filters(**found)
+
+
+def check_change(kind: EventType, config: Mapping[str, Any]) -> None:
+    """Like `parse_filters`, for a webhook that exists: keys that only other types know are a `Conflict`."""
+    foreign = sorted(config.keys() - kind.keys)
+    if not foreign or not _READERS.keys() >= config.keys():
+        parse_filters(kind, config)
+        return
+    for key, value in config.items():
+        _READERS[key](f"config.{key}", value)
+    raise Conflict(f"config: {_known(kind)}, and not {foreign[0]}")
+
+
+def _known(kind: EventType) -> str:
+    return f"{kind.name} knows {', '.join(sorted(kind.keys))}"
 
 
 def is_idle(kind: EventType, filters: Filters) -> bool:
@@ -89,13 +104,20 @@ def _number(entry: Any) -> int:
         number = int(entry)
     elif isinstance(entry, str) and re.fullmatch(r"0x[0-9a-fA-F]{1,64}", entry):
         number = int(entry, 16)
-    elif isinstance(entry, int) and not isinstance(entry, bool):
-        number = entry
     else:
-        raise ValueError("expected a whole number, as a decimal string")
+        number = _integer(entry)
     if not 0 <= number < _WORD:
         raise ValueError("expected a number from 0 to 2^256 - 1")
     return number
+
+
+def _integer(entry: Any) -> int:
+    """A JSON integer; `7.0` is one too, as JSON Schema has it."""
+    if isinstance(entry, int) and not isinstance(entry, bool):
+        return entry
+    if isinstance(entry, float) and entry.is_integer():
+        return int(entry)
+    raise ValueError("expected a whole number, as a decimal string")
 
 
 def _amount(name: str, value: Any) -> int:
@@ -107,9 +129,13 @@ def _amount(name: str, value: Any) -> int:
 
 def _within(least: int, most: int) -> Callable[[str, Any], int]:
     def parse(name: str, value: Any) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        try:
+            number = _integer(value)
+        except ValueError:
+            number = least - 1
+        if not least <= number <= most:
             raise InvalidRequest(f"{name}: expected a whole number from {least} to {most}")
-        return value
+        return number
 
     return parse
 
@@ -119,8 +145,8 @@ _topic = _sized(32, "a topic")
 
 def _topics(name: str, value: Any) -> tuple[frozenset[bytes], ...]:
     """As in eth_getLogs: for each position null, a topic, or a list of topics."""
-    if not isinstance(value, list) or len(value) > _MOST_TOPICS:
-        raise InvalidRequest(f"{name}: expected a list of at most {_MOST_TOPICS} positions")
+    if not isinstance(value, list) or len(value) > MOST_TOPICS:
+        raise InvalidRequest(f"{name}: expected a list of at most {MOST_TOPICS} positions")
     found = []
     for position, entry in enumerate(value):
         entries = [] if entry is None else entry if isinstance(entry, list) else [entry]
@@ -139,5 +165,5 @@ _READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "topics": _topics,
     "min_value": _amount,
     "confirmations": _within(0, MOST_CONFIRMATIONS),
-    "every": _within(1, 2**31),
+    "every": _within(1, MOST_EVERY),
 }

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from capstan.outbound.urls import LONGEST_URL, URL_PATTERN
+
 Status = Literal["active", "paused", "disabled"]
 # Why it is not active: the owner asked for it, retries were exhausted, the operator decided, the receiver answered 410,
 # or the account is suspended.
@@ -28,9 +30,15 @@ EventName = Literal[
     "NEW_BLOCK",
     "PENDING_TRANSACTION",
 ]
+# The form is checked by the service, which can say what is wrong with it.
 _Url = Annotated[
     str,
-    Meta(description="Where events are sent: an https address on the public internet.", max_length=2048),
+    Meta(
+        description="Where events are sent: an https address on the public internet, with the name of a host.",
+        examples=["https://example.com/hook"],
+        max_length=LONGEST_URL,
+        extra_json_schema={"pattern": URL_PATTERN},
+    ),
 ]
 _Config = Annotated[dict[str, Any], Meta(description="The filter. Which keys it has depends on the event type.")]
 

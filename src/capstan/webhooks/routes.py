@@ -16,9 +16,12 @@ from capstan.webhooks.models import (
     DeletedWebhook,
     WebhookList,
 )
+from capstan.webhooks.schemas import change_schema, creation_schema
 from capstan.webhooks.service import WebhookService
 
 _OPTIONS: dict[str, Any] = {"units": "rest.control", "scopes": (Scope.WEBHOOKS_MANAGE,)}
+_CREATE = {**_OPTIONS, "request_schema": creation_schema()}
+_CHANGE = {**_OPTIONS, "errors": ("conflict",), "request_schema": change_schema()}
 _ID = "/v1/webhooks/{webhook_id:str}"
 _Id = Annotated[str, Parameter(description="The id of the webhook, `wh_…`.")]
 
@@ -26,7 +29,7 @@ _Id = Annotated[str, Parameter(description="The id of the webhook, `wh_…`.")]
 def webhook_routes(webhooks: WebhookService) -> list[HTTPRouteHandler]:
     """The handlers of the webhook paths."""
 
-    @post("/v1/webhooks", opt=_OPTIONS, tags=["webhooks"], summary="Create a webhook", status_code=201)
+    @post("/v1/webhooks", opt=_CREATE, tags=["webhooks"], summary="Create a webhook", status_code=201)
     async def create_webhook(data: CreateWebhook, caller: NamedDependency[SkipValidation[Caller]]) -> CreatedWebhook:
         """A subscription to events of a chain. Its signing secret is shown in this answer and never again."""
         return await webhooks.create(caller, data)
@@ -43,7 +46,7 @@ def webhook_routes(webhooks: WebhookService) -> list[HTTPRouteHandler]:
         """The account's webhooks, the newest first."""
         return await webhooks.page(caller, page=page, limit=limit, status=status)
 
-    @patch(_ID, opt={**_OPTIONS, "errors": ("conflict",)}, tags=["webhooks"], summary="Change a webhook")
+    @patch(_ID, opt=_CHANGE, tags=["webhooks"], summary="Change a webhook")
     async def change_webhook(
         webhook_id: _Id, data: ChangeWebhook, caller: NamedDependency[SkipValidation[Caller]]
     ) -> ChangedWebhook:

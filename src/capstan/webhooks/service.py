@@ -18,7 +18,8 @@ from capstan.core.ids import new_id
 from capstan.core.redact import quoted
 from capstan.outbound.client import GuardedClient
 from capstan.outbound.errors import OutboundError, OutboundRefused
-from capstan.webhooks.filters import parse_filters
+from capstan.outbound.urls import is_well_formed
+from capstan.webhooks.filters import check_change, parse_filters
 from capstan.webhooks.kinds import EVENT_TYPES, EventType, Family
 from capstan.webhooks.models import (
     ChangedWebhook,
@@ -118,7 +119,7 @@ class WebhookService:
         webhook = await self._own(caller, webhook_id)
         values: dict[str, Any] = {}
         if body.config is not msgspec.UNSET:
-            parse_filters(EVENT_TYPES[webhook.event_type], body.config)
+            check_change(EVENT_TYPES[webhook.event_type], body.config)
             values["config"] = msgspec.json.encode(body.config).decode()
         if body.url is not msgspec.UNSET:
             await self._check_url(body.url)
@@ -162,6 +163,9 @@ class WebhookService:
     async def _check_url(self, url: str) -> None:
         """Refuse at once what would never be dialled. A name that cannot be looked up now is looked up again later."""
         try:
+            self._client.check(url)
+            if not is_well_formed(url):
+                raise InvalidRequest("url: expected https://, the name of a host, and a path in printable ASCII")
             async with asyncio.timeout(_LOOKUP_SECONDS):
                 await self._client.vet(url)
         except OutboundRefused as error:

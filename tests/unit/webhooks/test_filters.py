@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from capstan.core.errors import InvalidRequest
-from capstan.webhooks.filters import MOST_ENTRIES, Filters, is_idle, parse_filters
+from capstan.core.errors import Conflict, InvalidRequest
+from capstan.webhooks.filters import MOST_ENTRIES, Filters, check_change, is_idle, parse_filters
 from capstan.webhooks.kinds import EVENT_TYPES
 
 ADDRESS = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8"
@@ -85,14 +85,25 @@ def test_bad_values_are_refused_and_named(name: str, config: dict[str, Any], mes
         parse_filters(EVENT_TYPES[name], config)
 
 
+def test_a_change_with_keys_of_another_type_conflicts_with_the_type() -> None:
+    kind = EVENT_TYPES["log"]
+    check_change(kind, {"topics": [WORD]})
+    with pytest.raises(Conflict, match="log knows addresses, confirmations, topics, and not selectors"):
+        check_change(kind, {"addresses": [ADDRESS], "selectors": ["0xa9059cbb"]})
+    with pytest.raises(InvalidRequest, match=r"config\.selectors\[0\]"):
+        check_change(kind, {"selectors": ["0xa9"]})
+    with pytest.raises(InvalidRequest, match='unknown key "nonsense"'):
+        check_change(kind, {"selectors": ["0xa9059cbb"], "nonsense": 1})
+
+
 def test_values_are_read_in_any_letter_case_and_spelling() -> None:
     address = bytes.fromhex(ADDRESS[2:])
     filters = parse_filters(
         EVENT_TYPES["TOKEN_TRANSFER"],
-        {"addresses": [ADDRESS.lower(), "0x" + ADDRESS[2:].upper()], "min_value": 10, "confirmations": 12},
+        {"addresses": [ADDRESS.lower(), "0x" + ADDRESS[2:].upper()], "min_value": 10, "confirmations": 12.0},
     )
     assert filters == Filters(addresses=frozenset({address}), min_value=10, confirmations=12)
-    ids = parse_filters(EVENT_TYPES["nft_transfer"], {"token_ids": ["10", "0x0a", 10, str(2**256 - 1)]})
+    ids = parse_filters(EVENT_TYPES["nft_transfer"], {"token_ids": ["10", "0x0a", 10, 10.0, str(2**256 - 1)]})
     assert ids.token_ids == {10, 2**256 - 1}
 
 

@@ -10,17 +10,12 @@ import msgspec
 from msgspec import Meta
 
 from capstan.gas.policies.rules import Rules
+from capstan.outbound.urls import LONGEST_URL, URL_PATTERN
 
 # What is stored. `exhausted` follows from the budget and is never stored.
 StoredStatus = Literal["active", "paused", "archived"]
 Status = Literal["active", "paused", "exhausted", "archived"]
 OnFailure = Literal["refuse", "sponsor"]
-
-_PORT = r"(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}))?"
-# A name; of addresses only that of this machine, which development mode allows.
-_LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-_HOST = rf"(127\.0\.0\.1|({_LABEL}\.){{0,6}}[A-Za-z]([A-Za-z0-9-]{{0,61}}[A-Za-z0-9])?)"
-_URL_PATTERN = rf"^https?://{_HOST}{_PORT}(/[!-~]*)?$"
 
 
 class Spending(msgspec.Struct, frozen=True):
@@ -39,7 +34,7 @@ class DecisionHook(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Somebody who is asked before each sponsorship, once the rules allow it."""
 
     url: Annotated[
-        str, Meta(pattern=_URL_PATTERN, max_length=2_048, description="An HTTPS address that is sent a POST.")
+        str, Meta(pattern=URL_PATTERN, max_length=LONGEST_URL, description="An HTTPS address that is sent a POST.")
     ]
     timeout_seconds: Annotated[float, Meta(gt=0, le=10, description="How long it may take to answer.")] = 2.0
     on_failure: Annotated[OnFailure, Meta(description="What is done when it does not answer, or not as it should.")] = (

@@ -9,9 +9,9 @@ from litestar.openapi.spec import Example
 from litestar.params import Parameter, SkipValidation
 
 from capstan.access.models import Caller, Scope
+from capstan.core.schemas import inlined_schema
 from capstan.gas.policies.models import ChangePolicy, CreatedPolicy, CreatePolicy, PolicyList, PolicyView
 from capstan.gas.policies.service import PolicyService
-from capstan.gas.schemas import inlined_schema
 
 _OPTIONS: dict[str, Any] = {"units": "rest.control", "scopes": (Scope.GAS_MANAGE,)}
 _CREATE = {

@@ -10,7 +10,7 @@ from litestar.params import Parameter, SkipValidation
 from msgspec import UnsetType
 
 from capstan.access.models import Caller, Scope
-from capstan.gas.schemas import inlined_schema
+from capstan.core.schemas import inlined_schema
 from capstan.gas.sponsor.history import SponsorshipHistory
 from capstan.gas.sponsor.models import Sponsored, SponsorRequest, SponsorshipList
 from capstan.gas.sponsor.service import SponsorService
