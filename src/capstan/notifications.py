@@ -28,6 +28,7 @@ from capstan.webhooks.delivery.quota import Quota
 from capstan.webhooks.delivery.sender import Sender
 from capstan.webhooks.delivery.store import DeliveryStore
 from capstan.webhooks.delivery.worker import Deliverer, DeliveryOptions
+from capstan.webhooks.lookbacks import ROLE
 from capstan.webhooks.mailer import Mailer, to_files, to_smtp
 from capstan.webhooks.payloads import TokenFacts
 from capstan.webhooks.routes import webhook_routes
@@ -152,8 +153,8 @@ async def open_webhooks(
     deliverer.start()
     stack.push_async_callback(deliverer.close)
     stack.push_async_callback(watchers.close)
-    for network in await store.networks():
-        watchers.follow(network)
+    await store.forget_idle(ROLE)
+    await watchers.start(store.networks)
     live.on_change(reloaded)
     mailer = Mailer(database, clock, _transport(settings), sender=settings.mail.from_ or "capstan@localhost")
     mailer.start()

@@ -4,10 +4,11 @@ Part of the composition root, used by `notifications`. It names concrete classes
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
+import structlog
 
 from capstan.catalogue.networks import Network as Facts
 from capstan.chain.errors import ChainError
@@ -19,19 +20,23 @@ from capstan.core.hexes import parse_address
 from capstan.core.ids import new_id
 from capstan.gateway import Gateway
 from capstan.storage.database import Database
+from capstan.storage.errors import StorageError
 from capstan.stream.durable import DurableOptions
 from capstan.stream.lease import LeaseStore
 from capstan.stream.models import DurableConsumer
 from capstan.stream.streams import DurableStreams
 from capstan.webhooks.consumer import WebhookConsumer
 from capstan.webhooks.delivery.lookups import KnownTokens
-from capstan.webhooks.matching import ChainTransaction, Matcher
+from capstan.webhooks.lookbacks import ROLE, Lookbacks, LookUnavailable, Mined
+from capstan.webhooks.matching import ChainTransaction, Matcher, MinedReceipt
 from capstan.webhooks.outbox import Outbox
 from capstan.webhooks.payloads import Place
 from capstan.webhooks.pending import PendingWatcher
 from capstan.webhooks.steps import StepTrace, call_of
 from capstan.webhooks.subscriptions import Subscriptions
 from capstan.webhooks.traces import InternalTransfers, TracedTransaction, TraceUnavailable
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -44,12 +49,21 @@ class _FullBlock(msgspec.Struct):
     transactions: tuple[ChainTransaction, ...]
 
 
+class _Placed(MinedReceipt, frozen=True, rename="camel", kw_only=True):
+    block_number: str
+    block_hash: str
+    transaction_index: str
+
+
 _TRACED = msgspec.json.Decoder(tuple[TracedTransaction, ...])
 _BLOCK = msgspec.json.Decoder(_FullBlock)
 _RECEIPT = msgspec.json.Decoder(_Created)
+_PLACE = msgspec.json.Decoder(_Placed | None)
+_TRANSACTION = msgspec.json.Decoder(ChainTransaction | None)
 _STEPS = msgspec.json.Decoder(StepTrace)
 _HASH_CHARACTERS = 66
 _TRACE_SECONDS = 60.0
+_LOOK_SECONDS = 5.0
 
 
 class NetworkWatchers:
@@ -71,31 +85,44 @@ class NetworkWatchers:
         self._facts = facts
         self._known = known
         self._starts: dict[str, int | None] = {}
-        self._others: dict[str, tuple[InternalTransfers, PendingWatcher]] = {}
+        self._others: dict[str, tuple[InternalTransfers, PendingWatcher, Lookbacks]] = {}
+        self._task: asyncio.Task[None] | None = None
         self._streams = DurableStreams(
             gateway.followers,
             database,
             LeaseStore(database, new_id("proc"), clock),
             self._consumers,
             clock,
-            options_of=lambda network: DurableOptions(role="webhooks", start=self._starts.get(network)),
+            options_of=lambda network: DurableOptions(role=ROLE, start=self._starts.get(network), start_anew=0),
         )
 
-    def follow(self, network: str) -> None:
-        """There are webhooks on this network."""
-        if network not in self._starts:
-            self._starts[network] = None
+    async def start(self, networks: Callable[[], Awaitable[Mapping[str, int | None]]]) -> None:
+        """Watch the networks on which there are webhooks, also of those that other processes create."""
+        self._follow(await networks())
+        self._task = asyncio.create_task(self._look(networks), name="networks of webhooks")
+
+    def follow_from_now(self, network: str) -> int | None:
+        """There will be a webhook on this network: no block after this moment is missed. The first one, if known."""
+        try:
+            head = self._gateway.heads.tracker(network).number
+        except KeyError:
+            head = None
+        first = None if head is None else head + 1
+        self._follow({network: first})
+        return first
+
+    def _follow(self, networks: Mapping[str, int | None]) -> None:
+        if not networks.keys() <= self._starts.keys():
+            self._starts = {**networks, **self._starts}
             self.sync()
 
-    def follow_from_now(self, network: str) -> None:
-        """There will be a webhook on this network: no block after this moment is missed."""
-        if network not in self._starts:
+    async def _look(self, networks: Callable[[], Awaitable[Mapping[str, int | None]]]) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
             try:
-                head = self._gateway.heads.tracker(network).number
-            except KeyError:
-                head = None
-            self._starts[network] = None if head is None else head + 1
-            self.sync()
+                self._follow(await networks())
+            except StorageError as error:
+                log.warning("webhooks.storage_unavailable", reason=str(error))
 
     def sync(self) -> None:
         """Take over the networks that are served now."""
@@ -106,6 +133,9 @@ class NetworkWatchers:
 
     async def close(self) -> None:
         """Stop watching."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
         await self._streams.close()
         for others in self._others.values():
             await asyncio.gather(*(each.close() for each in others))
@@ -136,6 +166,9 @@ class NetworkWatchers:
         async def trace(block_hash: str) -> tuple[TracedTransaction, ...]:
             return await trace_block(self._gateway.registry.get(*network.split("/", 1)), block_hash)
 
+        async def find(tx_hash: str) -> Mined | None:
+            return await find_mined(self._gateway.registry.get(*network.split("/", 1)), tx_hash)
+
         def subscribe(consumer: Callable[[PendingTransaction], None]) -> Callable[[], None]:
             return self._gateway.followers.get(network).subscribe_pending(consumer, True)
 
@@ -150,9 +183,10 @@ class NetworkWatchers:
             subscribe=subscribe,
             written=lambda: self.written(),
         )
-        self._others[network] = (internal, pending)
-        internal.start()
-        pending.start()
+        lookbacks = Lookbacks(network, database, Subscriptions(network), outbox, find, written=lambda: self.written())
+        self._others[network] = (internal, pending, lookbacks)
+        for each in self._others[network]:
+            each.start()
 
     def _outbox(self, place: Place) -> Outbox:
         return Outbox(place, self._clock, is_sqlite=self._database.is_sqlite)
@@ -160,6 +194,19 @@ class NetworkWatchers:
     def _place(self, network: str) -> Place:
         facts = self._facts(network)
         return Place(network, facts.chain, facts.chain_id, facts.native_symbol, facts.native_decimals)
+
+
+async def find_mined(network: Network, tx_hash: str) -> Mined | None:
+    """Where a transaction is, if it is in a block. Raises `LookUnavailable`."""
+    try:
+        place = await _asked(network, "eth_getTransactionReceipt", (tx_hash,), _PLACE)
+        transaction = await _asked(network, "eth_getTransactionByHash", (tx_hash,), _TRANSACTION) if place else None
+    except TraceUnavailable as error:
+        raise LookUnavailable(str(error)) from None
+    if place is None or transaction is None:
+        return None
+    number, index = int(place.block_number, 16), int(place.transaction_index, 16)
+    return Mined(number, place.block_hash, index, transaction, place)
 
 
 async def trace_block(network: Network, block: str) -> tuple[TracedTransaction, ...]:

@@ -210,6 +210,9 @@ def test_a_transaction_is_told_when_it_has_its_confirmations(hooks: Hooks, recei
     assert event["data"]["confirmations"] == 3
     head = int(hooks.devnet.call("eth_blockNumber"), 16)
     assert head >= event["data"]["blockNumber"] + 2
+    # It is told at once of one that is mined already.
+    (event,) = Watch(hooks, receiver, "mined_transaction", tx_hashes=[tx_hash]).events()
+    assert event["data"] == small.events()[0]["data"]
 
 
 def test_the_operator_looks_tests_replays_rotates_and_disables(hooks: Hooks, receiver: Receiver) -> None:

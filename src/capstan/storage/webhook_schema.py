@@ -53,6 +53,18 @@ webhook_revisions = Table(
     metadata,
     Column("network", String(64), primary_key=True),
     Column("revision", BigInteger, nullable=False),
+    # The first block that counts, until the stream of the network has a cursor. None: the head.
+    Column("first_block", BigInteger, nullable=True),
+)
+
+# Webhooks whose transactions may have been mined before they were there, or before their filter was changed.
+webhook_lookbacks = Table(
+    "webhook_lookbacks",
+    metadata,
+    Column("webhook_id", String(40), primary_key=True),
+    Column("network", String(64), nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Index(None, "network"),
 )
 
 # The events of each webhook are delivered by one worker at a time: it claims the lane until `claimed_until`. `due_at`

@@ -42,6 +42,8 @@ class DurableOptions(msgspec.Struct, frozen=True, kw_only=True):
     role: str = "index"
     # The first block ever applied; None: the head when it first runs.
     start: int | None = None
+    # The same after a development chain was begun anew; None: `start`.
+    start_anew: int | None = None
     # Blocks that can be taken back while nothing is known of finality.
     window: int = 8_192
 
@@ -210,7 +212,8 @@ class DurableStream:
             for consumer in self._consumers:
                 await consumer.reset(connection)
             await self._store.forget(connection)
-        walk.restart(self._options.start or 0)
+        start, anew = self._options.start, self._options.start_anew
+        walk.restart((start or 0) if anew is None else anew)
 
     async def _renew(self, lease: Lease) -> None:
         while True:

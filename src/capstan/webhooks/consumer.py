@@ -7,11 +7,11 @@ internal transfers are fetched later, by whoever takes the note that is left her
 
 from collections.abc import Callable
 
-from sqlalchemy import insert
+from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from capstan.chain.follower.models import Applied, Delta, Demand
-from capstan.storage.webhook_schema import webhook_traces
+from capstan.storage.webhook_schema import webhook_revisions, webhook_traces
 from capstan.webhooks.kinds import Family
 from capstan.webhooks.matching import Matcher
 from capstan.webhooks.outbox import Outbox
@@ -66,6 +66,8 @@ class WebhookConsumer:
         self._written()
 
     async def reset(self, connection: AsyncConnection) -> None:
-        """The chain is another one: events that were told stay in the log, the others are forgotten."""
+        """The chain is another one, and all of it counts: what was told stays in the log, the rest is forgotten."""
         await self._outbox.forget(connection)
+        mine = webhook_revisions.c.network == self._network
+        await connection.execute(update(webhook_revisions).where(mine).values(first_block=0))
         self._reset()

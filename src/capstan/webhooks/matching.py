@@ -64,7 +64,9 @@ class ChainTransaction(msgspec.Struct, frozen=True, rename="camel", gc=False):
         return bytes.fromhex(self.input[2:10])
 
 
-class _Receipt(msgspec.Struct, frozen=True, rename="camel", gc=False):
+class MinedReceipt(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """What a receipt tells of a transaction that was mined."""
+
     gas_used: str
     status: str | None = None
     effective_gas_price: str | None = None
@@ -77,7 +79,7 @@ class _Header(msgspec.Struct, frozen=True, rename="camel"):
 
 
 _TRANSACTION = msgspec.json.Decoder(ChainTransaction)
-_RECEIPT = msgspec.json.Decoder(_Receipt)
+_RECEIPT = msgspec.json.Decoder(MinedReceipt)
 _LOG = msgspec.json.Decoder(NodeLog)
 _HEADER = msgspec.json.Decoder(_Header)
 
@@ -150,8 +152,7 @@ class Matcher:
                         yield draft
             for subscription in find(Family.MINED, (HASH + bytes.fromhex(transaction.hash[2:]),)):
                 receipt = _RECEIPT.decode((block.receipts or ())[index])
-                data = _mined(subscription, block, transaction, receipt)
-                yield Draft(subscription, f"tx:{index}", data)
+                yield mined_draft(subscription, block.number, block.hash, index, transaction, receipt)
 
     def _native(
         self, block: Block, index: int, transaction: ChainTransaction, subscription: Subscription, direction: str
@@ -297,38 +298,31 @@ def match_pending(subscriptions: Subscriptions, raw: Raw, seen_at: float) -> lis
     return found
 
 
-def _mined(
-    subscription: Subscription, block: Block, transaction: ChainTransaction, receipt: _Receipt
-) -> dict[str, Any]:
+def mined_draft(
+    subscription: Subscription,
+    number: int,
+    block_hash: str,
+    index: int,
+    transaction: ChainTransaction,
+    receipt: MinedReceipt,
+) -> Draft:
+    """The event of a transaction that is the `index`-th of a block."""
     sender, receiver = _parties(transaction)
-    values = {
+    common = {
+        "from": sender,
+        "to": receiver,
         "value": str(int(transaction.value, 16)),
         "status": "failed" if receipt.status == "0x0" else "success",
     }
     used, price = str(int(receipt.gas_used, 16)), _decimal(receipt.effective_gas_price)
     confirmations = max(1, subscription.filters.confirmations)
     if subscription.kind.format == "A":
-        return {
-            "block_number": block.number,
-            "tx_hash": transaction.hash,
-            "from": sender,
-            "to": receiver,
-            **values,
-            "gas_used": used,
-            "effective_gas_price": price,
-            "confirmations": confirmations,
-        }
-    return {
-        "blockNumber": block.number,
-        "blockHash": block.hash,
-        "transactionHash": transaction.hash,
-        "from": sender,
-        "to": receiver,
-        **values,
-        "gasUsed": used,
-        "effectiveGasPrice": price,
-        "confirmations": confirmations,
-    }
+        place = {"block_number": number, "tx_hash": transaction.hash}
+        cost = {"gas_used": used, "effective_gas_price": price, "confirmations": confirmations}
+    else:
+        place = {"blockNumber": number, "blockHash": block_hash, "transactionHash": transaction.hash}
+        cost = {"gasUsed": used, "effectiveGasPrice": price, "confirmations": confirmations}
+    return Draft(subscription, f"tx:{index}", {**place, **common, **cost})
 
 
 def _succeeded(block: Block, index: int) -> bool:

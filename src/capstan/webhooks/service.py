@@ -61,10 +61,11 @@ class WebhookService:
         *,
         reach: Reach,
         limit: Callable[[Caller], int],
-        needed: Callable[[str], None] = lambda _network: None,
+        needed: Callable[[str], int | None] = lambda _network: None,
         changed: Callable[[str], None] = lambda _webhook_id: None,
     ) -> None:
-        """`needed` is told of every network that is to be followed, `changed` of every webhook that changed."""
+        """`needed` is told of every network that is to be followed, and says from which block on it is; `changed` is
+        told of every webhook that changed."""
         self._store = store
         self._client = client
         self._seal = seal
@@ -98,9 +99,10 @@ class WebhookService:
         )
         secret, limit = new_signing_secret(), self._limit(caller)
         # Followed from before it is there, so that it misses nothing.
-        self._needed(webhook.network)
+        first = self._needed(webhook.network)
+        sealed = self._seal.seal(secret, webhook.id)
         try:
-            await self._store.add(webhook, self._seal.seal(secret, webhook.id), at_most=limit)
+            await self._store.add(webhook, sealed, at_most=limit, first_block=first)
         except TooManyWebhooks:
             raise Forbidden(f"the plan {caller.plan} allows {limit} webhooks, and the account has as many") from None
         shown = {**_shown(webhook), "config": config, "signing_secret": secret, "created_at": iso(webhook.created_at)}

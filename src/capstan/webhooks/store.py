@@ -14,8 +14,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from capstan.access.store import from_micros, to_micros
 from capstan.storage.database import Database
-from capstan.storage.schema import accounts
-from capstan.storage.webhook_schema import webhook_attempts, webhook_events, webhook_lanes, webhook_revisions, webhooks
+from capstan.storage.schema import accounts, applied_blocks, cursors
+from capstan.storage.webhook_schema import (
+    webhook_attempts,
+    webhook_events,
+    webhook_lanes,
+    webhook_lookbacks,
+    webhook_revisions,
+    webhooks,
+)
+from capstan.webhooks.kinds import EVENT_TYPES, Family
 from capstan.webhooks.models import Webhook
 
 # The lane of a webhook that is not active, or has nothing to do.
@@ -53,15 +61,25 @@ class WebhookStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._insert = sqlite.insert if database.is_sqlite else postgresql.insert
 
-    async def add(self, webhook: Webhook, secret: bytes, *, at_most: int) -> None:
-        """Write a new webhook. Raises `TooManyWebhooks` when the account has `at_most` already (0: no limit)."""
+    async def add(self, webhook: Webhook, secret: bytes, *, at_most: int, first_block: int | None = None) -> None:
+        """Write a new webhook. Raises `TooManyWebhooks` when the account has `at_most` already (0: no limit).
+
+        The first webhook of a network counts from `first_block` on, also when nothing was written of it before a crash.
+        """
         async with self._database.write() as connection:
             # The account's row is locked first, so that two processes cannot both see room for one more.
             await connection.execute(select(accounts.c.id).where(accounts.c.id == webhook.account_id).with_for_update())
             if at_most and await _count(connection, webhooks.c.account_id == webhook.account_id) >= at_most:
                 raise TooManyWebhooks
             revision = await self._next_revision(connection, webhook.network)
+            if not await _count(connection, webhooks.c.network == webhook.network):
+                await connection.execute(
+                    update(webhook_revisions)
+                    .where(webhook_revisions.c.network == webhook.network)
+                    .values(first_block=first_block)
+                )
             await connection.execute(
                 insert(webhooks).values(
                     id=webhook.id,
@@ -82,6 +100,7 @@ class WebhookStore:
             await connection.execute(
                 insert(webhook_lanes).values(webhook_id=webhook.id, due_at=NEVER, claimed_until=0, token=0)
             )
+            await self._look_back(connection, webhook, revision)
 
     async def find(self, webhook_id: str, account_id: str | None = None) -> Webhook | None:
         """A webhook, of this account when one is named."""
@@ -152,15 +171,25 @@ class WebhookStore:
                     status="disabled",
                 )
             )
-            for table in (webhook_lanes, webhook_events, webhook_attempts):
+            for table in (webhook_lanes, webhook_lookbacks, webhook_events, webhook_attempts):
                 await connection.execute(delete(table).where(table.c.webhook_id == webhook.id))
             return gone.rowcount == 1
 
-    async def networks(self) -> list[str]:
-        """The networks on which there are webhooks of anybody."""
-        query = select(webhooks.c.network).where(_PRESENT).distinct().order_by(webhooks.c.network)
+    async def networks(self) -> dict[str, int | None]:
+        """The networks on which there are webhooks of anybody, and from which block on they count."""
+        present = select(webhooks.c.network).where(_PRESENT)
+        query = select(webhook_revisions.c.network, webhook_revisions.c.first_block)
         async with self._database.read() as connection:
-            return list(await connection.scalars(query))
+            rows = await connection.execute(query.where(webhook_revisions.c.network.in_(present)))
+            return {row.network: row.first_block for row in rows}
+
+    async def forget_idle(self, role: str) -> None:
+        """Forget how far the stream of this role got on networks without webhooks: the next one counts from its own
+        beginning, not from there."""
+        present = select(webhooks.c.network).where(_PRESENT)
+        async with self._database.write() as connection:
+            for table in (applied_blocks, cursors):
+                await connection.execute(delete(table).where(table.c.role == role, table.c.network.not_in(present)))
 
     async def _change(self, webhook: Webhook, allowed: ColumnElement[bool], values: dict[str, Any]) -> bool:
         async with self._database.write() as connection:
@@ -170,9 +199,18 @@ class WebhookStore:
                 .where(webhooks.c.id == webhook.id, _PRESENT, allowed)
                 .values(revision=revision, updated_at=to_micros(webhook.updated_at), **values)
             )
+            if changed.rowcount == 1 and "config" in values:
+                await self._look_back(connection, webhook, revision)
             if changed.rowcount == 1 and "status" in values:
                 await move_lane(connection, webhook.id, values["status"], to_micros(webhook.updated_at))
             return changed.rowcount == 1
+
+    async def _look_back(self, connection: AsyncConnection, webhook: Webhook, revision: int) -> None:
+        """Leave a note that its transactions may be in blocks that the stream has passed."""
+        if EVENT_TYPES[webhook.event_type].family is Family.MINED:
+            values = {"network": webhook.network, "revision": revision}
+            statement = self._insert(webhook_lookbacks).values(webhook_id=webhook.id, **values)
+            await connection.execute(statement.on_conflict_do_update(index_elements=["webhook_id"], set_=values))
 
     async def _next_revision(self, connection: AsyncConnection, network: str) -> int:
         return await next_revision(connection, network, is_sqlite=self._database.is_sqlite)
