@@ -13,7 +13,7 @@ PROGRESS := awk '/^Collecting/ {count++; printf "\r    %d packages", count; fflu
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test dev test check format bench contracts geth docs lock clean
+.PHONY: help setup setup-test dev test check format bench contracts geth docs screenshots lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -79,6 +79,9 @@ geth: $(STAMP)-test ## build geth with the Go on PATH, for the tests that compar
 docs: $(STAMP)-test ## write the generated pages of docs/
 	@$(BIN)/python -m capstan.settings_docs
 	@$(BIN)/python -m tests.docs.generated
+
+screenshots: $(STAMP)-test ## take pictures of every page of the dashboard, into screenshots/
+	@$(BIN)/python tools/screenshots.py $(ARGS)
 
 lock: ## choose versions anew and write both lock files
 	@$(PYTHON) -m venv $(VENV)-lock && $(VENV)-lock/bin/pip install --quiet uv

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import structlog
+from litestar import Router
 from litestar.handlers import HTTPRouteHandler
 from prometheus_client import CollectorRegistry, start_http_server
 
@@ -31,6 +32,7 @@ from capstan.catalogue.units import UnitTable
 from capstan.chain.registry import Network
 from capstan.core.clock import SystemClock
 from capstan.core.ids import RequestIds
+from capstan.dashboard.opening import Dashboard
 from capstan.data import DataServices
 from capstan.erc4337 import open_wallets
 from capstan.feed.models import PUSH_METHOD
@@ -40,7 +42,7 @@ from capstan.gas.service import GasPriceService
 from capstan.gateway import Gateway
 from capstan.limiting import build_limiter
 from capstan.limits.models import Decision, Limits, RateLimiter
-from capstan.notifications import open_webhooks
+from capstan.notifications import Webhooks, open_webhooks
 from capstan.rpc.methods import is_known_name
 from capstan.rpc.routes import rpc_routes
 from capstan.rpc.service import RpcService
@@ -69,7 +71,7 @@ from capstan.usage.store import UsageStore
 from capstan.usage.writer import Retention
 from capstan.wallets.routes import wallet_routes
 from capstan.wallets.service import WalletService
-from capstan.wiring import open_database, ping
+from capstan.wiring import open_database, ping, public_origin
 
 log = structlog.get_logger(__name__)
 
@@ -96,7 +98,8 @@ class Application:
         self._gas_prices: GasPriceService
         self._wallets: WalletService
         self._sponsoring: Sponsoring
-        self._webhooks: list[HTTPRouteHandler]
+        self._webhooks: Webhooks
+        self._dashboard: Dashboard
         self._data: DataServices
         self._bundlers: Bundlers
         self._readiness: ReadinessChecks
@@ -118,11 +121,7 @@ class Application:
     @property
     def base_url(self) -> str:
         """The address that callers use, with the version."""
-        server = self._live.current.server
-        if server.public_url:
-            return server.public_url.rstrip("/") + "/v1"
-        host = "127.0.0.1" if server.host in ("0.0.0.0", "::") else server.host  # noqa: S104 - compared, not bound
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/v1"
+        return public_origin(self._live.current, self.port) + "/v1"
 
     @classmethod
     @asynccontextmanager
@@ -232,6 +231,7 @@ class Application:
         self._sponsoring = await Sponsoring.open(
             *known, stack, gas_prices=self._gas_prices, prices=prices, metrics=self.metrics, signers=signers
         )
+        self._dashboard = await Dashboard.open(*known, self._webhooks, self._usage_store, base_url=self.base_url)
         self._build_gate(directory)
         self._feed.start()
         stack.push_async_callback(self._feed.close)
@@ -325,7 +325,7 @@ class Application:
         )
         self._sockets = build_sockets(settings, self._feed, handshakes)
 
-    def _routes(self, rpc: RpcService) -> list[HTTPRouteHandler]:
+    def _routes(self, rpc: RpcService) -> list[HTTPRouteHandler | Router]:
         token = self._live.current.server.operator_token
         return [
             *health_routes(self._readiness, self.metrics, version=__version__, operator_token=token),
@@ -336,10 +336,11 @@ class Application:
             *gas_routes(self._gas_prices, self._network_of_chain),
             *self._data.routes(self._network_of_chain),
             *wallet_routes(self._wallets),
-            *self._webhooks,
+            *self._webhooks.routes,
             *bundler_routes(self._build_bundler(), self._bundlers.find),
             *self._sponsoring.routes(),
             *usage_routes(self._usage_store),
+            *self._dashboard.routes(rpc, self._limiter, self._exact_network),
         ]
 
     def _exact_network(self, caller: Caller, chain: str, network: str) -> Network:

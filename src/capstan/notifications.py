@@ -5,7 +5,7 @@ about requests.
 """
 
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from litestar.handlers import HTTPRouteHandler
@@ -30,6 +30,7 @@ from capstan.webhooks.delivery.store import DeliveryStore
 from capstan.webhooks.delivery.worker import Deliverer, DeliveryOptions
 from capstan.webhooks.lookbacks import ROLE
 from capstan.webhooks.mailer import Mailer, to_files, to_smtp
+from capstan.webhooks.operations import WebhookOperations
 from capstan.webhooks.payloads import TokenFacts
 from capstan.webhooks.routes import webhook_routes
 from capstan.webhooks.sealing import Seal
@@ -85,6 +86,15 @@ class Metadata:
         return self._gateway.registry.get(*name.split("/", 1))
 
 
+class Webhooks(NamedTuple):
+    """Webhooks, started: the handlers of their paths, and what the dashboard uses."""
+
+    routes: list[HTTPRouteHandler]
+    service: WebhookService
+    operations: WebhookOperations
+    seal: Seal
+
+
 def outgoing_client(settings: Settings) -> GuardedClient:
     """The client of deliveries, with connections of its own."""
     chosen = settings.webhooks
@@ -105,8 +115,8 @@ async def open_webhooks(
     plans: PlanBook,
     data: DataServices,
     stack: AsyncExitStack,
-) -> list[HTTPRouteHandler]:
-    """Start webhooks, which the stack stops, and return the handlers of their paths.
+) -> Webhooks:
+    """Start webhooks, which the stack stops.
 
     To be called when the gateway hears of reloads already.
     """
@@ -159,7 +169,8 @@ async def open_webhooks(
     mailer = Mailer(database, clock, _transport(settings), sender=settings.mail.from_ or "capstan@localhost")
     mailer.start()
     stack.push_async_callback(mailer.close)
-    return webhook_routes(service)
+    sender = Sender(client, seal, clock, seconds=settings.webhooks.timeout_seconds)
+    return Webhooks(webhook_routes(service), service, WebhookOperations(database, seal, sender, clock), seal)
 
 
 def _deliverer(

@@ -22,6 +22,15 @@ def database_options(settings: Settings) -> DatabaseOptions:
     )
 
 
+def public_origin(settings: Settings, port: int | None = None) -> str:
+    """The address that clients use, without a path. `port` is the one in use, which the settings may leave open."""
+    server = settings.server
+    if server.public_url:
+        return server.public_url.rstrip("/")
+    host = "127.0.0.1" if server.host in ("0.0.0.0", "::") else server.host  # noqa: S104 - compared, not bound
+    return f"http://{f'[{host}]' if ':' in host else host}:{server.port if port is None else port}"
+
+
 async def open_database(settings: Settings) -> Database:
     """The configured database at the schema of this code. SQLite is migrated here; PostgreSQL by `capstan migrate`."""
     database = Database(database_options(settings))

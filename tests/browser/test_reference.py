@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from playwright.async_api import Browser, Page, expect
 
+from tests.support.accessibility import LOW_CONTRAST, watched
 from tests.support.browser import open_page
 from tests.support.reference_document import hostile
 from tests.support.reference_server import ReferenceServer, running_reference
@@ -14,44 +15,11 @@ BALANCES = "#get-v1-tokens-chain-balances-address"
 CREATE = "#post-v1-webhooks"
 DELETE = "#delete-v1-webhooks-id"
 
-# Every visible text against the colour behind it, as WCAG 2.2 computes it; returns what is below 4.5 to 1.
-_LOW_CONTRAST = """() => {
-  const channels = (text) => text.match(/[\\d.]+/g).map(Number);
-  const part = (value) => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
-  const light = ([r, g, b]) => 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b);
-  const ground = (element) => {
-    for (; element; element = element.parentElement) {
-      const colour = channels(getComputedStyle(element).backgroundColor);
-      if (colour.length === 3 || colour[3] === 1) return colour;
-    }
-    return [255, 255, 255];
-  };
-  const low = [];
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) {
-    const element = walker.currentNode.parentElement;
-    if (!walker.currentNode.data.trim() || !element.checkVisibility()) continue;
-    const pair = [light(channels(getComputedStyle(element).color)), light(ground(element))].sort((a, b) => b - a);
-    const contrast = (pair[0] + 0.05) / (pair[1] + 0.05);
-    if (contrast < 4.5) low.push([walker.currentNode.data.trim(), contrast]);
-  }
-  return low;
-}"""
-
 
 @pytest.fixture
 async def server() -> AsyncIterator[ReferenceServer]:
     async with running_reference() as started:
         yield started
-
-
-def watched(page: Page) -> list[str]:
-    """Everything the browser complains about from now on: script errors, blocked content, failed requests."""
-    problems: list[str] = []
-    page.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("requestfailed", lambda request: problems.append(f"{request.url} failed"))
-    return problems
 
 
 async def try_it(page: Page, operation: str) -> None:
@@ -125,7 +93,7 @@ async def test_text_stands_out_from_its_ground(browser: Browser, server: Referen
     await try_it(page, BALANCES)
     ground = await page.evaluate("getComputedStyle(document.body).backgroundColor")
 
-    assert await page.evaluate(_LOW_CONTRAST) == []
+    assert await page.evaluate(LOW_CONTRAST) == []
     assert ground == ("rgb(20, 23, 27)" if dark else "rgb(255, 255, 255)")
 
 

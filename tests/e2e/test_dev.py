@@ -64,7 +64,7 @@ def test_dev_json_has_every_field_and_is_private(development: Development) -> No
 
 def test_the_pages_it_names_answer(development: Development) -> None:
     for path in ("/docs", "/dashboard"):
-        answer = httpx.get(development.origin + path, timeout=20)
+        answer = httpx.get(development.origin + path, timeout=20, follow_redirects=True)
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/html")
 

@@ -126,7 +126,6 @@ def test_the_description_is_openapi_3_1_and_complete(described: Described) -> No
         "/readyz",
         "/metrics",
         "/docs",
-        "/dashboard",
     }
     for path, method, operation in operations:
         assert operation["summary"], path

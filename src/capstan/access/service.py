@@ -84,6 +84,13 @@ class AccessService:
             await self.account(account_id)
         return await self._store.keys(account_id)
 
+    async def own_key(self, account_id: str, key_id: str) -> ApiKey:
+        """A key of this very account."""
+        key = await self._store.key(key_id)
+        if key is None or key.account_id != account_id:
+            raise NotFound(f"key {key_id!r} does not exist")
+        return key
+
     async def revoke_key(self, key_id: str) -> ApiKey:
         """Revoke a key for good. Every process refuses it within a second."""
         revoked = await self._store.revoke_key(key_id, utc(self._clock))

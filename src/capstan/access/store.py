@@ -41,27 +41,18 @@ class AccessStore:
     async def add_account(self, account: Account) -> None:
         """Write a new account."""
         async with self._database.write() as connection:
-            await connection.execute(
-                insert(accounts).values(
-                    id=account.id,
-                    name=account.name,
-                    plan=account.plan,
-                    overrides=msgspec.json.encode(account.overrides).decode(),
-                    status=account.status,
-                    created_at=to_micros(account.created_at),
-                )
-            )
+            await insert_account(connection, account)
 
     async def account(self, account_id: str) -> Account | None:
         """One account, or None."""
         row = await self._first(select(accounts).where(accounts.c.id == account_id))
-        return _account(row) if row else None
+        return account_of(row) if row else None
 
     async def accounts(self) -> list[Account]:
         """Every account, oldest first."""
         async with self._database.read() as connection:
             rows = await connection.execute(select(accounts).order_by(accounts.c.created_at, accounts.c.id))
-            return [_account(row) for row in rows.mappings()]
+            return [account_of(row) for row in rows.mappings()]
 
     async def change_account(self, account_id: str, **values: Any) -> bool:
         """Set columns of one account. False when there is no such account."""
@@ -120,7 +111,7 @@ class AccessStore:
             if found is None:
                 return None
             owner = await connection.execute(select(accounts).where(accounts.c.id == found["account_id"]))
-            return _key(found), _account(owner.mappings().one())
+            return _key(found), account_of(owner.mappings().one())
 
     async def revoke_key(self, key_id: str, at: datetime) -> bool:
         """Revoke a key for good. False when it does not exist or is revoked already."""
@@ -175,21 +166,48 @@ class AccessStore:
     ) -> None:
         """Write a person who may sign in to the dashboard."""
         async with self._database.write() as connection:
-            await connection.execute(
-                insert(users).values(
-                    id=user_id,
-                    account_id=account_id,
-                    email=email,
-                    password_hash=password_hash,
-                    role=role,
-                    created_at=to_micros(at),
-                )
-            )
+            await insert_user(connection, user_id, account_id, email, password_hash, role, at)
 
     async def _first(self, query: Select[Any]) -> RowMapping | None:
         async with self._database.read() as connection:
             row: RowMapping | None = (await connection.execute(query)).mappings().first()
             return row
+
+
+async def insert_account(connection: AsyncConnection, account: Account) -> None:
+    """Write a new account within a transaction."""
+    await connection.execute(
+        insert(accounts).values(
+            id=account.id,
+            name=account.name,
+            plan=account.plan,
+            overrides=msgspec.json.encode(account.overrides).decode(),
+            status=account.status,
+            created_at=to_micros(account.created_at),
+        )
+    )
+
+
+async def insert_user(
+    connection: AsyncConnection,
+    user_id: str,
+    account_id: str,
+    email: str,
+    password_hash: str,
+    role: str,
+    at: datetime,
+) -> None:
+    """Write a new person within a transaction."""
+    await connection.execute(
+        insert(users).values(
+            id=user_id,
+            account_id=account_id,
+            email=email,
+            password_hash=password_hash,
+            role=role,
+            created_at=to_micros(at),
+        )
+    )
 
 
 async def _record_change(connection: AsyncConnection, account_id: str) -> None:
@@ -202,7 +220,8 @@ async def _record_change(connection: AsyncConnection, account_id: str) -> None:
     await connection.execute(delete(access_changes).where(access_changes.c.version <= version - _CHANGES_KEPT))
 
 
-def _account(row: RowMapping) -> Account:
+def account_of(row: RowMapping) -> Account:
+    """The account of a row."""
     return Account(
         id=row["id"],
         name=row["name"],

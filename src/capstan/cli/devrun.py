@@ -136,6 +136,7 @@ Capstan is ready.
   API key        {document["api_key"]}
   API reference  {document["base_url"].removesuffix("/v1")}/docs
   Dashboard      {document["dashboard_url"]}
+  Sign in        {document["dashboard"]["email"]}  {document["dashboard"]["password"]}
   Details        {data_dir / DEV_FILE}
 
 Try it:

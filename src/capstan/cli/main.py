@@ -8,7 +8,7 @@ import sys
 import typer
 
 from capstan import __version__
-from capstan.cli import accounts, dev, doctor, gas, keys, migrate, networks, serve, webhooks
+from capstan.cli import dev, doctor, gas, keys, migrate, networks, people, serve, webhooks
 from capstan.cli.common import ExitCode, complain
 from capstan.core.errors import ApiError
 from capstan.devnet.errors import DevnetError
@@ -30,7 +30,7 @@ app.command(name="dev")(dev.dev)
 app.command(name="migrate")(migrate.migrate)
 app.command(name="doctor")(doctor.doctor)
 app.add_typer(keys.app, name="keys")
-app.add_typer(accounts.app, name="accounts")
+app.add_typer(people.app, name="accounts")
 app.add_typer(networks.app, name="networks")
 app.add_typer(gas.app, name="gas")
 app.add_typer(webhooks.app, name="webhooks")

@@ -7,7 +7,7 @@ the guard, the exception handlers, the body limit, CORS, and the API description
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from litestar import Litestar, Request
+from litestar import Litestar, Request, Router
 from litestar.config.cors import CORSConfig
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
@@ -29,7 +29,7 @@ _EXPOSED = [
 
 
 def build_application(
-    routes: Sequence[HTTPRouteHandler],
+    routes: Sequence[HTTPRouteHandler | Router],
     admission: Admission,
     *,
     version: str,

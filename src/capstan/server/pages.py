@@ -1,7 +1,6 @@
 """The pages for people that the server itself has: the API reference at `/docs`, and the description it is made from.
 
-The dashboard is not built yet; `/dashboard` says so and points to the reference. Pages load nothing from elsewhere
-and run under a strict Content-Security-Policy.
+They load nothing from elsewhere and run under a strict Content-Security-Policy. The dashboard is a package of its own.
 """
 
 from typing import Annotated, Any
@@ -26,15 +25,6 @@ _DOCUMENT: dict[str, Any] = {**_OPEN, "response_schema": {"type": "object"}}
 _PAGE: dict[str, Any] = {**_OPEN, "media_types": ("text/html",)}
 _ASSET: dict[str, Any] = {**_OPEN, "media_types": ("text/css", "text/javascript"), "errors": ("not_found",)}
 _TAGS = ["pages"]
-
-_DASHBOARD = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>Capstan dashboard</title><link rel="stylesheet" href="/docs/reference.css"></head>
-<body><main><h1>Capstan</h1>
-<p>The dashboard is not built yet. Accounts and keys are managed with the command line:
-<code>capstan keys --help</code>.</p>
-<p><a href="/docs">API reference</a></p></main></body></html>
-"""
 
 
 class Pages:
@@ -81,9 +71,4 @@ def page_routes(pages: Pages) -> list[HTTPRouteHandler]:
             raise NotFound("there is no such file; see /docs")
         return Response(found[0], media_type=found[1].partition(";")[0], headers=_PAGE_HEADERS)
 
-    @get("/dashboard", opt=_PAGE, tags=_TAGS, summary="The dashboard")
-    async def dashboard() -> Response[str]:
-        """Not built yet: a page that says so."""
-        return Response(_DASHBOARD, media_type="text/html", headers=_PAGE_HEADERS)
-
-    return [openapi, reference, asset, dashboard]
+    return [openapi, reference, asset]

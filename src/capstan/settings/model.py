@@ -20,6 +20,7 @@ from msgspec import Meta
 from capstan.catalogue.networks import Network, Networks, builtin_networks
 from capstan.catalogue.units import Cost, UnitTable, load_units
 from capstan.settings.bundler import Bundler
+from capstan.settings.dashboard import Dashboard
 from capstan.settings.data import Index, Nfts, Prices, Tokens
 from capstan.settings.gas import Gas
 from capstan.settings.redaction import SECRET, SECRET_BEYOND_HOST, SECRET_PASSWORD, SECRET_VALUES
@@ -311,6 +312,7 @@ class Settings(Section, frozen=True):
     gas: Gas
     webhooks: Webhooks
     usage: Usage
+    dashboard: Dashboard
     mail: Mail
     networks: dict[str, NetworkSettings]
 

@@ -30,6 +30,7 @@ from capstan.storage.gas_schema import gas_policies as gas_policies
 from capstan.storage.gas_schema import gas_policy_days as gas_policy_days
 from capstan.storage.gas_schema import gas_sponsorships as gas_sponsorships
 from capstan.storage.metadata import metadata as metadata
+from capstan.storage.signin_schema import users as users
 from capstan.storage.webhook_schema import webhooks as webhooks
 
 accounts = Table(
@@ -43,19 +44,6 @@ accounts = Table(
     Column("status", String(16), nullable=False),
     Column("created_at", BigInteger, nullable=False),
     CheckConstraint("status IN ('active', 'suspended')", name="status"),
-)
-
-users = Table(
-    "users",
-    metadata,
-    Column("id", String(40), primary_key=True),
-    Column("account_id", ForeignKey("accounts.id"), nullable=False),
-    Column("email", Text, nullable=False, unique=True),
-    Column("password_hash", Text, nullable=False),
-    Column("role", String(16), nullable=False),
-    Column("created_at", BigInteger, nullable=False),
-    CheckConstraint("role IN ('operator', 'member')", name="role"),
-    Index(None, "account_id"),
 )
 
 api_keys = Table(

@@ -18,6 +18,7 @@ from capstan.usage.ledger import BUCKET_COLUMNS, COUNT_COLUMNS
 from capstan.usage.models import MINUTES_PER_DAY, SECONDS_PER_MINUTE, Counts, Usage
 
 Group = Literal["method", "key", "network", "day"]
+RecentGroup = Literal["method", "key", "network"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COLUMNS: dict[Group, ColumnElement[Any]] = {
@@ -25,6 +26,11 @@ _COLUMNS: dict[Group, ColumnElement[Any]] = {
     "key": usage_day.c.key_id,
     "network": usage_day.c.network,
     "day": usage_day.c.day,
+}
+_RECENT: dict[RecentGroup, ColumnElement[Any]] = {
+    "method": usage_minute.c.method,
+    "key": usage_minute.c.key_id,
+    "network": usage_minute.c.network,
 }
 
 
@@ -71,6 +77,24 @@ class UsageStore:
             .order_by(column)
         )
         return [Usage(_minute_text(name), counts) for name, counts in await self._read(query)]
+
+    async def recent(self, group: RecentGroup, account_id: str, minutes: int) -> list[Usage]:
+        """One entry for each name in the latest minutes, the most used first."""
+        column = _RECENT[group]
+        first = int(self._clock.now() // SECONDS_PER_MINUTE) - minutes + 1
+        query = (
+            _sums(column, usage_minute)
+            .where(usage_minute.c.account_id == account_id, usage_minute.c.minute >= first)
+            .group_by(column)
+            .order_by(func.sum(usage_minute.c.requests).desc(), column)
+        )
+        return [Usage(name, counts) for name, counts in await self._read(query)]
+
+    async def any_use(self, account_id: str) -> bool:
+        """Whether the account has ever used anything, as far as is remembered."""
+        query = select(usage_day.c.day).where(usage_day.c.account_id == account_id).limit(1)
+        async with self._database.read() as connection:
+            return (await connection.scalar(query)) is not None
 
     async def report(self, group: Group, account_id: str, days: int) -> UsageReport:
         """The entries of one group, from one statement, so that the total is exactly their sum."""

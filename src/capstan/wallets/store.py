@@ -95,6 +95,13 @@ class WalletStore:
             rows = (await connection.execute(query)).mappings().all()
             return [_wallet(row) for row in rows], await _count(connection, matching)
 
+    async def any_of(self, account_id: str) -> bool:
+        """Whether the account has a wallet."""
+        async with self._database.read() as connection:
+            return (
+                await connection.scalar(select(wallets.c.id).where(wallets.c.account_id == account_id).limit(1))
+            ) is not None
+
     async def networks(self) -> list[str]:
         """The networks on which there are wallets of anybody."""
         async with self._database.read() as connection:

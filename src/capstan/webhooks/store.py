@@ -175,6 +175,12 @@ class WebhookStore:
                 await connection.execute(delete(table).where(table.c.webhook_id == webhook.id))
             return gone.rowcount == 1
 
+    async def any_of(self, account_id: str) -> bool:
+        """Whether the account has a webhook."""
+        query = select(webhooks.c.id).where(webhooks.c.account_id == account_id, _PRESENT).limit(1)
+        async with self._database.read() as connection:
+            return (await connection.scalar(query)) is not None
+
     async def networks(self) -> dict[str, int | None]:
         """The networks on which there are webhooks of anybody, and from which block on they count."""
         present = select(webhooks.c.network).where(_PRESENT)

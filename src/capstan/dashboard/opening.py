@@ -1,0 +1,137 @@
+"""Builds the dashboard from its parts.
+
+Called by the composition root, of which it is a part: it names concrete classes and connects them, and decides nothing
+about requests. Nobody can sign in to a new installation; the link that makes the first operator is then written to a
+file that only the owner of the process can read, and never to the log.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+from litestar import Router
+
+from capstan.access.models import Caller
+from capstan.access.plans import PlanBook
+from capstan.access.reach import NetworkReach
+from capstan.access.service import AccessService
+from capstan.access.store import AccessStore
+from capstan.catalogue.networks import Networks
+from capstan.chain.registry import Network
+from capstan.core.clock import Clock
+from capstan.dashboard.desk import Desk
+from capstan.dashboard.figures import UsageFigures
+from capstan.dashboard.menu import Menu
+from capstan.dashboard.pages import keys, overview, security, signing_in, start
+from capstan.dashboard.progress import Progress
+from capstan.dashboard.rendering import Renderer
+from capstan.dashboard.router import build_router
+from capstan.dashboard.visitors import Cookies
+from capstan.gateway import Gateway
+from capstan.limits.models import RateLimiter
+from capstan.notifications import Webhooks
+from capstan.rpc.service import RpcService
+from capstan.settings import LiveSettings
+from capstan.signin.building import build_sign_in
+from capstan.signin.service import SignIn
+from capstan.storage.database import Database
+from capstan.usage.store import UsageStore
+from capstan.wallets.store import WalletStore
+from capstan.webhooks.store import WebhookStore
+
+log = structlog.get_logger(__name__)
+
+FindNetwork = Callable[[Caller, str, str], Network]
+
+
+class Dashboard:
+    """The dashboard; `open` makes one, `routes` gives its pages."""
+
+    def __init__(
+        self,
+        live: LiveSettings,
+        database: Database,
+        clock: Clock,
+        plans: PlanBook,
+        people: SignIn,
+        webhooks: Webhooks,
+        usage: UsageStore,
+        base_url: str,
+    ) -> None:
+        self._live = live
+        self._database = database
+        self._clock = clock
+        self._plans = plans
+        self._people = people
+        self._webhooks = webhooks
+        self._usage = usage
+        self._base_url = base_url
+
+    @classmethod
+    async def open(
+        cls,
+        live: LiveSettings,
+        database: Database,
+        _gateway: Gateway,
+        clock: Clock,
+        _reach: NetworkReach,
+        plans: PlanBook,
+        webhooks: Webhooks,
+        usage: UsageStore,
+        *,
+        base_url: str,
+    ) -> "Dashboard":
+        """The dashboard of this process."""
+        settings, origin = live.current, base_url.removesuffix("/v1")
+        people = build_sign_in(settings, database, clock, webhooks.seal, origin=origin)
+        if settings.dashboard.enabled and await people.nobody_yet():
+            file = settings.data_path / signing_in.SETUP_FILE
+            _write_private(file, await people.offer_setup())
+            log.warning("dashboard_without_operator", read=str(file), or_run="capstan accounts invite --operator")
+        return cls(live, database, clock, plans, people, webhooks, usage, base_url)
+
+    def routes(self, rpc: RpcService, limiter: RateLimiter, find_network: FindNetwork) -> list[Router]:
+        """Its pages; none when it is turned off."""
+        chosen = self._live.current.dashboard
+        if not chosen.enabled:
+            return []
+        origin = self._base_url.removesuffix("/v1")
+        menu = Menu([overview.ENTRY, keys.ENTRY, security.PEOPLE, security.ENTRY])
+        cookies = Cookies(secure=origin.startswith("https://"))
+        desk = Desk(self._people, Renderer(self._clock), menu, cookies, origin=origin.partition("://")[2])
+        access = AccessService(AccessStore(self._database), self._clock, key_limit=self._plans.key_limit)
+        figures, progress = UsageFigures(self._usage, self._clock), self._progress(access)
+        handlers = [
+            *signing_in.signing_in_pages(desk, self._people, session_seconds=chosen.session_days * 86_400),
+            *overview.overview_pages(desk, figures, access, self._plans, progress),
+            *start.start_pages(desk, access, progress, self._networks, base_url=self._base_url),
+            *keys.key_pages(desk, access),
+            *security.security_pages(desk, self._people),
+            *security.people_pages(desk, self._people),
+        ]
+        return [build_router(desk, handlers)]
+
+    def _progress(self, access: AccessService) -> Progress:
+        async def has_key(account_id: str) -> bool:
+            return any(key.revoked_at is None for key in await access.keys(account_id))
+
+        return Progress(
+            key=has_key,
+            request=self._usage.any_use,
+            webhook=WebhookStore(self._database).any_of,
+            wallet=WalletStore(self._database).any_of,
+        )
+
+    def _networks(self) -> Networks:
+        return self._live.current.catalogue()
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text + "\n")
+    draft.replace(path)

@@ -1,0 +1,137 @@
+"""Turns templates and values into pages.
+
+Called by the desk. Every value is escaped by the template engine. There is no inline style or script in any template,
+because pages are served under a Content-Security-Policy that forbids both.
+"""
+
+import functools
+import hashlib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from capstan.core.clock import Clock, iso, utc
+from capstan.dashboard.charts import bars, line
+
+_HERE = Path(__file__).parent
+_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+_PERIODS = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+class StaticFile:
+    """One file of the dashboard, as it was when the process started."""
+
+    def __init__(self, path: Path) -> None:
+        self.content = path.read_bytes()
+        self.media_type = _TYPES[path.suffix]
+        self.version = hashlib.sha256(self.content).hexdigest()[:12]
+
+
+@functools.cache
+def static_files() -> dict[str, StaticFile]:
+    """Every file under `static`, by its name."""
+    return {path.name: StaticFile(path) for path in sorted((_HERE / "static").iterdir()) if path.suffix in _TYPES}
+
+
+class Renderer:
+    """Renders templates."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(_HERE / "templates"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.filters.update(
+            ago=self._ago,
+            browser=browser,
+            iso=iso,
+            day=day,
+            number=number,
+            compact=compact,
+            duration=duration,
+            share=share,
+        )
+        self._environment.globals.update(asset=asset, bars=bars, line=line, compact=compact, duration=duration)
+
+    def render(self, template: str, values: dict[str, Any]) -> str:
+        """The text of one page."""
+        return self._environment.get_template(template).render(values)
+
+    def _ago(self, moment: datetime) -> str:
+        """How long ago something was, in one unit."""
+        seconds = int((utc(self._clock) - moment).total_seconds())
+        return elapsed(seconds)
+
+
+def elapsed(seconds: int) -> str:
+    """A time that has passed, or is to come, for people."""
+    for length, unit in _PERIODS:
+        if abs(seconds) >= length:
+            count = f"{abs(seconds) // length} {unit}"
+            return f"{count} ago" if seconds > 0 else f"in {count}"
+    return "just now" if seconds >= 0 else "in a moment"
+
+
+def asset(name: str) -> str:
+    """The address of a static file; it changes with the file, so browsers may keep it for ever."""
+    return f"/dashboard/static/{name}?v={static_files()[name].version}"
+
+
+def day(moment: datetime) -> str:
+    """`31 Jan 2026, 12:00 UTC`."""
+    return moment.astimezone(UTC).strftime("%-d %b %Y, %H:%M UTC")
+
+
+def number(value: int) -> str:
+    """`1,234,567`."""
+    return f"{value:,}"
+
+
+def compact(value: int) -> str:
+    """`1.2M`: three figures at most, for labels."""
+    for size, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
+        if value >= size:
+            scaled = value * 10 // size
+            return (
+                f"{scaled // 10}{unit}" if scaled >= 100 or scaled % 10 == 0 else f"{scaled // 10}.{scaled % 10}{unit}"
+            )
+    return str(value)
+
+
+def duration(microseconds: int) -> str:
+    """`850 µs`, `12.3 ms`, `1.2 s`."""
+    if microseconds == 0:
+        return "0"
+    if microseconds < 1_000:
+        return f"{microseconds} µs"
+    if microseconds < 1_000_000:
+        return _with_tenth(microseconds, 1_000, "ms")
+    return _with_tenth(microseconds, 1_000_000, "s")
+
+
+def _with_tenth(value: int, size: int, unit: str) -> str:
+    tenths = value * 10 // size
+    return f"{tenths // 10} {unit}" if tenths >= 1_000 or tenths % 10 == 0 else f"{tenths // 10}.{tenths % 10} {unit}"
+
+
+def share(part: int, whole: int) -> str:
+    """`12.3 %`; nothing to tell when there is nothing to divide by."""
+    return "n/a" if whole <= 0 else f"{100 * part / whole:.1f} %"
+
+
+def browser(agent: str) -> str:
+    """The browser and system of a User-Agent header, as well as can be told; `unknown` for anything else."""
+    names = (("Edg/", "Edge"), ("OPR/", "Opera"), ("Firefox/", "Firefox"), ("Chrome/", "Chrome"), ("Safari/", "Safari"))
+    systems = (
+        *(("Android", "Android"), ("iPhone", "iPhone"), ("iPad", "iPad"), ("Windows", "Windows")),
+        *(("Mac OS X", "macOS"), ("Linux", "Linux")),
+    )
+    name = next((shown for mark, shown in names if mark in agent), "")
+    system = next((shown for mark, shown in systems if mark in agent), "")
+    return f"{name} on {system}" if name and system else name or "unknown"
