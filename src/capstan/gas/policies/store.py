@@ -85,8 +85,10 @@ class PolicyStore:
 
 async def locked_policy(connection: AsyncConnection, policy_id: str, day: int) -> Policy | None:
     """A policy whose row is locked until the end of the transaction."""
-    # SQLite has one writer at a time, which is a lock already; it has no FOR UPDATE.
-    await connection.execute(select(gas_policies.c.id).where(gas_policies.c.id == policy_id).with_for_update())
+    # SQLite has one writer at a time, which is a lock already. Elsewhere the row is locked before anything is read:
+    # what is read with the lock may be from before the wait for it.
+    if connection.dialect.name != "sqlite":
+        await connection.execute(select(gas_policies.c.id).where(gas_policies.c.id == policy_id).with_for_update())
     row = (await connection.execute(_with_day(day).where(gas_policies.c.id == policy_id))).mappings().first()
     return None if row is None else _policy(row)
 

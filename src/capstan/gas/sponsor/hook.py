@@ -48,13 +48,16 @@ class DecisionHooks:
         except OutboundError as error:
             raise InvalidRequest(f"decision_hook.url: {error}") from None
 
-    async def ask(self, policy: Policy, question: Mapping[str, Any]) -> None:
-        """Raise `Refused` when the hook of the policy does not want it; a policy without one wants everything."""
+    async def ask(self, policy: Policy, question: Callable[[], Mapping[str, Any]]) -> None:
+        """Raise `Refused` when the hook of the policy does not want it; a policy without one wants everything.
+
+        `question` is put together only when there is somebody to ask.
+        """
         hook = policy.hook
         if hook is None:
             return
         try:
-            answer = await self._exchange(policy, hook, question)
+            answer = await self._exchange(policy, hook, question())
         except (OutboundError, msgspec.DecodeError, ValueError) as error:
             log.warning("gas.hook_failed", policy=policy.id, on_failure=hook.on_failure, reason=str(error)[:200])
             if hook.on_failure == "sponsor":

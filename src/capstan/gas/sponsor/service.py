@@ -8,6 +8,7 @@ used is released when its time is over.
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Protocol
 
 import msgspec
@@ -142,7 +143,7 @@ class SponsorService:
         try:
             judge_cost(compiled(case.policy.rules), cost)
             self._judge_budget(case.policy, cost)
-            await self._parts.hooks.ask(case.policy, _question(case, cost))
+            await self._parts.hooks.ask(case.policy, lambda: _question(case, cost))
             signed, window = await self._signed(case, head, signer)
             draft = self._draft(case, signed, price, cost, window)
             await self._parts.ledger.reserve(draft)
@@ -256,10 +257,14 @@ def _question(case: Case, cost: int) -> dict[str, Any]:
     }
 
 
+# There are few paymasters, and the letter case of an address takes a hash.
+_shown = lru_cache(maxsize=256)(to_checksum_address)
+
+
 def _sponsored(case: Case, signed: UserOperation, draft: Draft) -> Sponsored:
     subject = case.subject
     shown = Sponsored(
-        paymaster=to_checksum_address(subject.paymaster),
+        paymaster=_shown(subject.paymaster),
         paymaster_data=to_data(signed.paymaster_data),
         paymaster_verification_gas_limit=to_quantity(signed.paymaster_verification_gas_limit),
         paymaster_post_op_gas_limit=to_quantity(signed.paymaster_post_op_gas_limit),
