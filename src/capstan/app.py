@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import structlog
 from litestar import Router
 from litestar.handlers import HTTPRouteHandler
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 
 from capstan import __version__
 from capstan.access.directory import KeyDirectory
@@ -31,11 +31,11 @@ from capstan.catalogue.networks import Networks
 from capstan.catalogue.units import UnitTable
 from capstan.chain.registry import Network
 from capstan.core.clock import SystemClock
+from capstan.core.errors import NotFound
 from capstan.core.ids import RequestIds
 from capstan.dashboard.opening import Dashboard
 from capstan.data import DataServices
 from capstan.erc4337 import open_wallets
-from capstan.feed.models import PUSH_METHOD
 from capstan.feed.service import FeedService
 from capstan.gas.routes import gas_routes
 from capstan.gas.service import GasPriceService
@@ -43,7 +43,7 @@ from capstan.gateway import Gateway
 from capstan.limiting import build_limiter
 from capstan.limits.models import Decision, Limits, RateLimiter
 from capstan.notifications import Webhooks, open_webhooks
-from capstan.rpc.methods import is_known_name
+from capstan.recording import open_metrics_port, open_usage
 from capstan.rpc.routes import rpc_routes
 from capstan.rpc.service import RpcService
 from capstan.server.accesslog import AccessLog
@@ -63,12 +63,11 @@ from capstan.server.telemetry import Telemetry
 from capstan.server.websocket import WebSocketConnection
 from capstan.settings import LiveSettings, ReloadFailed, Settings, SettingsError
 from capstan.sockets import build_feed, build_sockets
-from capstan.sponsoring import PAYMASTER_METHODS, Sponsoring
-from capstan.usage.ledger import UsageLedger
+from capstan.sponsoring import Sponsoring
+from capstan.stream.wanted import WantedStreams
 from capstan.usage.recorder import UsageRecorder
 from capstan.usage.routes import usage_routes
 from capstan.usage.store import UsageStore
-from capstan.usage.writer import Retention
 from capstan.wallets.routes import wallet_routes
 from capstan.wallets.service import WalletService
 from capstan.wiring import open_database, ping, public_origin
@@ -77,14 +76,14 @@ log = structlog.get_logger(__name__)
 
 _MAX_HEADER_BYTES = 65_536
 _RECURSION_LIMIT = 1000
-_OUR_METHODS = frozenset({PUSH_METHOD, *STANDARD, *DEBUG, *PAYMASTER_METHODS})
 
 
 class Application:
     """The service, built and started."""
 
-    def __init__(self, live: LiveSettings) -> None:
+    def __init__(self, live: LiveSettings, *, shared_port: bool = False) -> None:
         self._live = live
+        self._roles = live.current.process.roles
         self._clock = SystemClock()
         self.metrics = CollectorRegistry()
         self._units: UnitTable = live.current.units.table()
@@ -111,7 +110,7 @@ class Application:
         self._request_ids = RequestIds()
         chosen = live.current.log
         self._access_log = AccessLog(self._clock, enabled=chosen.access, style=chosen.format)
-        self.listener = bind(live.current.server.host, live.current.server.port)
+        self.listener = bind(live.current.server.host, live.current.server.port, shared=shared_port)
 
     @property
     def port(self) -> int:
@@ -125,9 +124,9 @@ class Application:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, live: LiveSettings) -> AsyncIterator["Application"]:
+    async def open(cls, live: LiveSettings, *, shared_port: bool = False) -> AsyncIterator["Application"]:
         """Build and start everything; stop it in the reverse order at the end."""
-        application = cls(live)
+        application = cls(live, shared_port=shared_port)
         async with AsyncExitStack() as stack:
             stack.callback(application.listener.close)
             await application._start(stack)
@@ -156,7 +155,8 @@ class Application:
         )
 
         async def started() -> None:
-            log.info("started", base_url=self.base_url, version=__version__, networks=len(self._networks.served))
+            known = {"networks": len(self._networks.served), "roles": list(self._roles)}
+            log.info("started", base_url=self.base_url, version=__version__, **known)
             if on_started is not None:
                 await on_started()
 
@@ -203,23 +203,21 @@ class Application:
         self._limiter = await build_limiter(settings, database, self._clock, self.metrics, stack)
         await self._limiter.start()
         stack.push_async_callback(self._limiter.close)
-        retention = Retention(minute_hours=24 * settings.usage.minute_days, days=settings.usage.days)
-        self._usage = UsageRecorder(
-            UsageLedger(database), self._clock, self.metrics, known=_is_known_name, retention=retention
-        )
-        await self._usage.start()
+        self._usage = await open_usage(settings, database, self._clock, self.metrics, stack)
         self._usage_store = UsageStore(database, self._clock)
-        stack.push_async_callback(self._usage.close)
         self._gateway = await Gateway.open(settings, self._clock, self.metrics, stack)
         following = (self._gateway.followers, self._gateway.heads, self._clock)
         self._gas_prices = GasPriceService(*following, lambda name: self._live.current.networks[name].data_fee)
         stack.push_async_callback(self._gas_prices.close)
+        wanted = WantedStreams(database, follows="follower" in self._roles)
         self._data = await DataServices.open(
-            settings, database, self._gateway, self._clock, self.metrics, stack, networks=lambda: self._networks
+            *(settings, database, self._gateway, self._clock, self.metrics, stack),
+            networks=lambda: self._networks,
+            wanted=wanted,
         )
         self._live.on_change(self._apply)
         known = (self._live, database, self._gateway, self._clock, self._reach, self._plans)
-        self._wallets = await open_wallets(*known, stack)
+        self._wallets = await open_wallets(*known, wanted, stack)
         self._webhooks = await open_webhooks(*known, self._data, stack)
         bundling = (*known[:4], self.metrics, stack)
         self._bundlers = await Bundlers.open(*bundling, prices=self._gas_prices, reach=self._reach)
@@ -229,19 +227,20 @@ class Application:
         )
         prices, signers = self._data.prices, self._bundlers.signers
         self._sponsoring = await Sponsoring.open(
-            *known, stack, gas_prices=self._gas_prices, prices=prices, metrics=self.metrics, signers=signers
+            *(*known, wanted, stack),
+            gas_prices=self._gas_prices,
+            prices=prices,
+            metrics=self.metrics,
+            signers=signers,
         )
         self._dashboard = await Dashboard.open(*known, self._webhooks, self._usage_store, base_url=self.base_url)
+        await wanted.start()
+        stack.push_async_callback(wanted.close)
         self._build_gate(directory)
         self._feed.start()
         stack.push_async_callback(self._feed.close)
         stack.callback(self._access_log.flush)
-        if settings.server.metrics_port:
-            server, thread = start_http_server(
-                settings.server.metrics_port, settings.server.metrics_host, registry=self.metrics
-            )
-            stack.callback(thread.join, 5)
-            stack.callback(server.shutdown)
+        open_metrics_port(settings, self.metrics, stack)
 
     def _build_gate(self, directory: KeyDirectory) -> None:
         """Connect admission, services and routes: the ordinary way (gate) and the short way (fast path)."""
@@ -327,8 +326,11 @@ class Application:
 
     def _routes(self, rpc: RpcService) -> list[HTTPRouteHandler | Router]:
         token = self._live.current.server.operator_token
+        health = health_routes(self._readiness, self.metrics, version=__version__, operator_token=token)
+        if "api" not in self._roles:
+            return [*health]
         return [
-            *health_routes(self._readiness, self.metrics, version=__version__, operator_token=token),
+            *health,
             *page_routes(Pages(base_url=self.base_url)),
             *access_routes(self._plans, lambda: self._networks),
             *rpc_routes(rpc, self._exact_network),
@@ -344,6 +346,8 @@ class Application:
         ]
 
     def _exact_network(self, caller: Caller, chain: str, network: str) -> Network:
+        if "api" not in self._roles:
+            raise NotFound(f"this process does not serve the API; its roles are {', '.join(self._roles)}")
         found = self._reach.exact(caller, chain, network)
         return self._gateway.registry.get(found.chain, found.network)
 
@@ -393,8 +397,3 @@ class Application:
         return self._limiter.take_now(anonymous_subject(client), limits, requests=1, units=0) or Decision(
             True, limits.requests_per_second, 0, int(self._clock.now()) + 1, 0, ""
         )
-
-
-def _is_known_name(name: str) -> bool:
-    """Whether a name in the usage ledger is ours: a method of the tables, or `GET /v1/…` with a route of ours."""
-    return " /" in name or name in _OUR_METHODS or is_known_name(name)

@@ -28,11 +28,14 @@ from capstan.index.subjects import Subjects
 from capstan.index.writer import TransferWriter
 from capstan.settings import NetworkSettings, Settings
 from capstan.storage.database import Database
-from capstan.stream.durable import DurableStream
+from capstan.stream.durable import DurableOptions, DurableStream
 from capstan.stream.lease import LeaseStore
 from capstan.stream.metrics import DurableMetrics
+from capstan.stream.wanted import WantedStreams
 
 log = structlog.get_logger(__name__)
+
+_ROLE = DurableOptions().role
 
 
 class Background:
@@ -46,6 +49,7 @@ class Background:
         clock: Clock,
         metrics: CollectorRegistry,
         *,
+        wanted: WantedStreams,
         listener: MetadataListener | None = None,
     ) -> None:
         process = new_id("proc")
@@ -53,6 +57,7 @@ class Background:
         self._gateway = gateway
         self._clock = clock
         self._listener = listener
+        self._wanted = wanted
         self._leases = LeaseStore(database, process, clock)
         self._metrics = IndexMetrics(metrics)
         self._stream_metrics = DurableMetrics(metrics)
@@ -76,7 +81,7 @@ class Background:
             clock,
             wait_seconds=settings.index.wait_seconds,
             most_subjects=settings.index.most_subjects,
-            needed=self._follow,
+            needed=lambda network: wanted.want_soon(network, _ROLE),
         )
 
     @classmethod
@@ -89,13 +94,19 @@ class Background:
         metrics: CollectorRegistry,
         stack: AsyncExitStack,
         *,
+        wanted: WantedStreams,
         listener: MetadataListener | None = None,
     ) -> "Background":
-        """Build and start; the stack stops it. `listener` is told of changed metadata."""
-        background = cls(settings, database, gateway, clock, metrics, listener=listener)
+        """Build and start; the stack stops it. `listener` is told of changed metadata.
+
+        In a process that does not follow chains, only the history is fetched for which a question waits.
+        """
+        background = cls(settings, database, gateway, clock, metrics, wanted=wanted, listener=listener)
         stack.push_async_callback(background.close)
+        wanted.register(_ROLE, background._follow)
         await background.apply(settings)
-        background._backfill.start()
+        if wanted.follows:
+            background._backfill.start()
         return background
 
     async def apply(self, settings: Settings) -> None:
@@ -148,10 +159,10 @@ class Background:
 
         return settled
 
-    def _follow(self, name: str) -> None:
+    def _follow(self, name: str, _first: int | None) -> None:
         """Run the stream of a network. Of one that nobody ever asked about, no block is fetched."""
         follower = self._gateway.followers.find(name)
-        if name in self._streams or follower is None or self._closed:
+        if name in self._streams or name not in self._networks or follower is None or self._closed:
             return
         consumer = IndexConsumer(
             name, self._subjects, self._writer, self._metrics, wrapped=self._wrapped[name], listener=self._listener

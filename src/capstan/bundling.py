@@ -84,6 +84,8 @@ class Bundlers:
         self._metrics = BundlerMetrics(metrics)
         self._prices = prices
         self._reach = reach
+        # Whether this process sends bundles; otherwise it only takes operations into the pool.
+        self._bundles = "bundler" in settings.process.roles
         self._leases = LeaseStore(database, new_id("proc"), clock)
         try:
             self._signers = load_signers(settings.bundler.signers, settings.bundler.keystore_password)
@@ -165,11 +167,12 @@ class Bundlers:
             if name not in self._bundlers:
                 bundler = self._build(name, network)
                 self._bundlers[name] = (network, bundler)
-                bundler.worker.start()
+                if self._bundles:
+                    bundler.worker.start()
         self._sync_streams()
 
     def _sync_streams(self) -> None:
-        self._streams.sync(name for name in self._bundlers if self._signers)
+        self._streams.sync(name for name in self._bundlers if self._signers and self._bundles)
 
     async def close(self) -> None:
         """Stop sending bundles and following the chains."""
@@ -247,7 +250,8 @@ class Bundlers:
             ),
             speeds=lambda: self._speeds(chain),
             debug=network.debug_bundler,
-            unavailable="" if self._signers else _NO_SIGNER,
+            # A process that sends none itself cannot know, and need not have the keys.
+            unavailable="" if self._signers or not self._bundles else _NO_SIGNER,
         )
 
     def _validators(

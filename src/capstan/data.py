@@ -49,6 +49,7 @@ from capstan.prices.service import FixedPrices, PriceService
 from capstan.prices.vaults import Vaults
 from capstan.settings import Settings
 from capstan.storage.database import Database
+from capstan.stream.wanted import WantedStreams
 from capstan.tokens.logos import load_logos
 from capstan.tokens.metadata import TokenBook
 from capstan.tokens.routes import token_routes
@@ -91,11 +92,12 @@ class DataServices:
         stack: AsyncExitStack,
         *,
         networks: Callable[[], Networks],
+        wanted: WantedStreams,
     ) -> "DataServices":
         """Build the services and the index they read, and start following the chain; the stack ends all of it."""
         services = cls.build(settings, database, gateway.heads, clock, stack, networks=networks)
         services.background = await Background.open(
-            settings, database, gateway, clock, metrics, stack, listener=services
+            settings, database, gateway, clock, metrics, stack, wanted=wanted, listener=services
         )
         services.use_index(services.background.index)
         return services

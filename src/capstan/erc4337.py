@@ -21,10 +21,13 @@ from capstan.storage.database import Database
 from capstan.stream.durable import DurableOptions
 from capstan.stream.lease import LeaseStore
 from capstan.stream.streams import DurableStreams
+from capstan.stream.wanted import WantedStreams
 from capstan.wallets.chain import WalletChain
 from capstan.wallets.service import Reach, WalletService
 from capstan.wallets.store import WalletStore
 from capstan.wallets.worker import WalletConsumer
+
+_ROLE = "wallets"
 
 
 class WalletStreams:
@@ -38,11 +41,11 @@ class WalletStreams:
             LeaseStore(database, new_id("proc"), clock),
             lambda network: [WalletConsumer(network)],
             clock,
-            options_of=lambda _network: DurableOptions(role="wallets"),
+            options_of=lambda _network: DurableOptions(role=_ROLE),
         )
 
-    def follow(self, network: str) -> None:
-        """There is a wallet on this network."""
+    def follow(self, network: str, _first: int | None = None) -> None:
+        """There is a wallet on this network. The service itself sees what happened before the stream began."""
         if network not in self._networks:
             self._networks.add(network)
             self.sync()
@@ -63,6 +66,7 @@ async def open_wallets(
     clock: Clock,
     reach: NetworkReach,
     plans: PlanBook,
+    wanted: WantedStreams,
     stack: AsyncExitStack,
 ) -> WalletService:
     """The wallet service, started; the stack stops it. To be called when the gateway hears of reloads already."""
@@ -77,15 +81,20 @@ async def open_wallets(
     def reloaded(_old: Settings, _new: Settings) -> None:
         streams.sync()
 
+    async def needed(network: str) -> None:
+        await wanted.want(network, _ROLE)
+
     store, streams = WalletStore(database), WalletStreams(database, gateway, clock)
     # Wallets are read one call at a time, so Multicall3 is of no use to them.
     chain = WalletChain(HeadBlocks(gateway.heads, clock), StateReader(lambda _network: ""))
     service = WalletService(
-        store, chain, clock, reach=Reach(resolve=resolve, names=reach.names), limit=limit, needed=streams.follow
+        store, chain, clock, reach=Reach(resolve=resolve, names=reach.names), limit=limit, needed=needed
     )
     stack.push_async_callback(service.close)
     stack.push_async_callback(streams.close)
+    wanted.register(_ROLE, streams.follow)
     for network in await store.networks():
-        streams.follow(network)
+        # Known since before needs were written down.
+        await wanted.want(network, _ROLE)
     live.on_change(reloaded)
     return service

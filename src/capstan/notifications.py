@@ -118,9 +118,11 @@ async def open_webhooks(
 ) -> Webhooks:
     """Start webhooks, which the stack stops.
 
-    To be called when the gateway hears of reloads already.
+    Events are matched in a process with the role `follower` and delivered in one with the role `deliverer`. To be
+    called when the gateway hears of reloads already.
     """
     settings = live.current
+    follows, delivers = (role in settings.process.roles for role in ("follower", "deliverer"))
 
     def limit(caller: Caller) -> int:
         return plans.effective(caller.plan, caller.overrides).webhooks or 0
@@ -157,17 +159,20 @@ async def open_webhooks(
             resolve=reach.of_chain, names=lambda caller: reach.names(caller, None, None), why_no_traces=why_no_traces
         ),
         limit=limit,
-        needed=watchers.follow_from_now,
+        needed=watchers.follow_from_now if follows else watchers.next_block,
         changed=deliverer.changed,
     )
-    deliverer.start()
+    if delivers:
+        deliverer.start()
     stack.push_async_callback(deliverer.close)
     stack.push_async_callback(watchers.close)
-    await store.forget_idle(ROLE)
-    await watchers.start(store.networks)
+    if follows:
+        await store.forget_idle(ROLE)
+        await watchers.start(store.networks)
     live.on_change(reloaded)
     mailer = Mailer(database, clock, _transport(settings), sender=settings.mail.from_ or "capstan@localhost")
-    mailer.start()
+    if delivers:
+        mailer.start()
     stack.push_async_callback(mailer.close)
     sender = Sender(client, seal, clock, seconds=settings.webhooks.timeout_seconds)
     return Webhooks(webhook_routes(service), service, WebhookOperations(database, seal, sender, clock), seal)

@@ -57,6 +57,7 @@ from capstan.storage.database import Database
 from capstan.stream.durable import DurableOptions
 from capstan.stream.lease import LeaseStore
 from capstan.stream.streams import DurableStreams
+from capstan.stream.wanted import WantedStreams
 from capstan.userops.models import UserOperation
 from capstan.userops.versions import NEWEST_FIRST, Version
 
@@ -199,6 +200,7 @@ class Sponsoring:
         clock: Clock,
         reach: NetworkReach,
         plans: PlanBook,
+        wanted: WantedStreams,
         stack: AsyncExitStack,
         *,
         gas_prices: GasPriceService,
@@ -235,6 +237,9 @@ class Sponsoring:
         streams = SettlementStreams(live, database, gateway, clock)
         stack.push_async_callback(streams.close)
 
+        async def needed(network: str, first: int) -> None:
+            await wanted.want(network, STREAM_ROLE, first)
+
         async def head(facts: NetworkFacts) -> int:
             return (await chain.head(gateway.registry.get(facts.chain, facts.network))).number
 
@@ -248,7 +253,7 @@ class Sponsoring:
             limit=limit,
             hook_secret=secret,
             check_hook=hooks.check,
-            needed=streams.follow,
+            needed=needed,
         )
         policies = PolicyService(store, clock, ports)
         parts = Parts(
@@ -262,8 +267,10 @@ class Sponsoring:
             resolve=resolve,
         )
         sponsor = SponsorService(parts, signer, clock, Options(settings.gas.validity_seconds))
-        for network, first in (await store.networks()).items():
-            streams.follow(network, first)
+        wanted.register(STREAM_ROLE, streams.follow)
+        for network, first_block in (await store.networks()).items():
+            # Known since before needs were written down.
+            await wanted.want(network, STREAM_ROLE, first_block)
         live.on_change(lambda _old, _new: streams.sync())
         pruner = Pruner(database, clock, keep_days=settings.gas.keep_days)
         warnings = FundWarnings(database, clock, lambda: live.current.mail.operators)
@@ -271,7 +278,8 @@ class Sponsoring:
             chain, warnings, shown, lambda: [*_paymasters(live, gateway), *_senders(live, gateway, signers)]
         )
         for task in (pruner, watch):
-            task.start()
+            if wanted.follows:
+                task.start()
             stack.push_async_callback(task.close)
         name = SponsorName(settings.gas.sponsor_name, settings.gas.sponsor_icon)
         return cls(policies, sponsor, SponsorshipHistory(database, policies), name, warnings)

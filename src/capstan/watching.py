@@ -63,7 +63,7 @@ _TRANSACTION = msgspec.json.Decoder(ChainTransaction | None)
 _STEPS = msgspec.json.Decoder(StepTrace)
 _HASH_CHARACTERS = 66
 _TRACE_SECONDS = 60.0
-_LOOK_SECONDS = 5.0
+_LOOK_SECONDS = 1.0
 
 
 class NetworkWatchers:
@@ -103,13 +103,17 @@ class NetworkWatchers:
 
     def follow_from_now(self, network: str) -> int | None:
         """There will be a webhook on this network: no block after this moment is missed. The first one, if known."""
+        first = self.next_block(network)
+        self._follow({network: first})
+        return first
+
+    def next_block(self, network: str) -> int | None:
+        """The first block that a webhook made now must not miss, where another process follows the network."""
         try:
             head = self._gateway.heads.tracker(network).number
         except KeyError:
-            head = None
-        first = None if head is None else head + 1
-        self._follow({network: first})
-        return first
+            return None
+        return None if head is None else head + 1
 
     def _follow(self, networks: Mapping[str, int | None]) -> None:
         if not networks.keys() <= self._starts.keys():

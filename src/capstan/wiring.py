@@ -19,6 +19,7 @@ def database_options(settings: Settings) -> DatabaseOptions:
         pool_size=settings.storage.pool_size,
         pool_timeout_seconds=settings.storage.pool_timeout_seconds,
         statement_timeout_seconds=settings.storage.statement_timeout_seconds,
+        pgbouncer=settings.storage.pgbouncer,
     )
 
 

@@ -34,6 +34,7 @@ from tests.support.children import die_with_parent
 _START_SECONDS = 30.0
 _STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.02
+_SLOTS = 16_384
 
 
 class ServerFailed(Exception):
@@ -226,11 +227,11 @@ class PostgresProcess(ServerProcess):
 
 
 class ValkeyCluster:
-    """A Redis Cluster of two Valkey nodes, half of the slots each."""
+    """A Redis Cluster of some Valkey nodes, an equal part of the slots each."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, nodes: int = 2) -> None:
         self.nodes: list[ValkeyProcess] = []
-        self._bus_ports = [str(free_port()), str(free_port())]
+        self._bus_ports = [str(free_port()) for _ in range(nodes)]
         for number, bus in enumerate(self._bus_ports):
             home = directory / str(number)
             home.mkdir()
@@ -242,16 +243,17 @@ class ValkeyCluster:
         return self.nodes[0].url
 
     def start(self) -> None:
-        """Start the nodes, share out the slots and wait until both agree."""
-        for node, first, last in zip(self.nodes, ("0", "8192"), ("8191", "16383"), strict=True):
+        """Start the nodes, share out the slots and wait until all agree."""
+        bounds = [place * _SLOTS // len(self.nodes) for place in range(len(self.nodes) + 1)]
+        for node, first, after in zip(self.nodes, bounds, bounds[1:], strict=False):
             node.start()
-            node.command("CLUSTER", "ADDSLOTSRANGE", first, last)
-        one, two = self.nodes
-        one.command("CLUSTER", "MEET", "127.0.0.1", str(two.port), self._bus_ports[1])
+            node.command("CLUSTER", "ADDSLOTSRANGE", str(first), str(after - 1))
+        for node, bus in zip(self.nodes[1:], self._bus_ports[1:], strict=True):
+            self.nodes[0].command("CLUSTER", "MEET", "127.0.0.1", str(node.port), bus)
         wait_until(lambda: all(b"cluster_state:ok" in node.command("CLUSTER", "INFO") for node in self.nodes))
 
     def stop(self) -> None:
-        """Stop both nodes."""
+        """Stop all nodes."""
         for node in self.nodes:
             node.stop()
 

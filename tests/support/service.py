@@ -96,7 +96,10 @@ class Service:
             for line in lines:
                 self._lines.append(line.rstrip("\n"))
                 if '"event": "started"' in line:
-                    self.base_url = json.loads(line)["base_url"]
+                    started = json.loads(line)
+                    # Of several processes, that of the API.
+                    if not self.base_url or "api" in started["roles"]:
+                        self.base_url = started["base_url"]
                     self._ready.set()
         self._ready.set()
 

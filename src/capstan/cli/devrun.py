@@ -82,7 +82,10 @@ def _settings(
     overrides: dict[str, object] = {
         "mode": "development",
         "data_dir": str(data_dir),
+        "process.roles": ["api", "follower", "deliverer", "bundler"],
+        "process.workers": 1,
         "storage.url": "sqlite",
+        "storage.pgbouncer": False,
         "redis.url": "",
         "mail.smtp_url": "",
         "server.host": host,

@@ -217,6 +217,7 @@ class TransferIndex:
 
     async def _wait(self, network: IndexedNetwork, subject: Subject, state: SubjectState) -> None:
         """Wait for the history, which this process fetches, or another, or which has no end yet."""
+        self._needed(network.name)
         now = self._clock.monotonic()
         if now < self._slow.get(state.id, 0.0):
             # It was waited for in vain a moment ago.

@@ -9,17 +9,18 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Protocol, get_args
 from urllib.parse import SplitResult, urlsplit
 
 from capstan.catalogue.agreement import agreeable, can_agree
 from capstan.core.hexes import is_address
 from capstan.core.money import parse_price
 from capstan.settings.errors import suggestion
-from capstan.settings.model import NetworkSettings, Settings, Upstream
+from capstan.settings.model import NetworkSettings, Role, Settings, Upstream
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LEAST_TOKEN = 16
+_ROLES = get_args(Role)
 _PRIVATE_KEY = re.compile(r"0x[0-9a-fA-F]{64}")
 _TOKEN = re.compile(r"[a-z0-9-]+/[a-z0-9-]+:(?:0x[0-9a-fA-F]{40}|native)")
 
@@ -63,11 +64,11 @@ def _server(settings: Settings, report: Report) -> None:
 
 def _storage(settings: Settings, report: Report) -> None:
     url = settings.storage.url
-    if url == "sqlite":
-        return
     parts = _split(url)
     reason = None
-    if parts is None:
+    if url == "sqlite":
+        parts = None
+    elif parts is None:
         reason = 'must be "sqlite", "sqlite:///path" or "postgresql://user:password@host/database"'
     elif parts.scheme == "sqlite":
         if parts.netloc or parts.path in {"", "/", "/:memory:"}:
@@ -79,6 +80,29 @@ def _storage(settings: Settings, report: Report) -> None:
         reason = f'must begin with sqlite:/// or postgresql://, not "{parts.scheme}:"'
     if reason:
         report(("storage", "url"), reason)
+    if settings.storage.pgbouncer and (parts is None or parts.scheme != "postgresql"):
+        report(("storage", "pgbouncer"), "is only for PostgreSQL")
+
+
+def _process(settings: Settings, report: Report) -> None:
+    process = settings.process
+    roles, several = ("process", "roles"), process.workers > 1
+    if not process.roles or len(set(process.roles)) != len(process.roles):
+        report(roles, f"must name at least one of {', '.join(_ROLES)}, each once")
+        return
+    if several and "api" not in process.roles:
+        report(("process", "workers"), "is the number of processes with the role api, which process.roles leaves out")
+    partial = len(process.roles) < len(_ROLES)
+    if not partial and not several:
+        return
+    cause = ("process", "workers") if several else roles
+    if not settings.storage.url.startswith("postgresql:"):
+        what = "several processes" if several else "a process with some of the roles"
+        report(cause, f"{what} need PostgreSQL: set storage.url, or run one process with all roles on SQLite")
+    if several and not settings.redis.url:
+        report(cause, "several processes share the limits of accounts in Redis or Valkey: set redis.url")
+    if not settings.webhooks.secret_key and {"api", "deliverer"} & set(process.roles):
+        report(cause, "several processes must agree on the key of webhook secrets: set webhooks.secret_key")
 
 
 def _redis(settings: Settings, report: Report) -> None:
@@ -247,6 +271,7 @@ def _is_origin(text: str) -> bool:
 _RULES: tuple[Callable[[Settings, Report], None], ...] = (
     _server,
     _storage,
+    _process,
     _redis,
     _mail,
     _timing,

@@ -38,6 +38,7 @@ from capstan.settings.section import (
 from capstan.settings.webhooks import Webhooks
 
 Mode = Literal["production", "development"]
+Role = Literal["api", "follower", "deliverer", "bundler"]
 MethodPattern = Annotated[
     str,
     Meta(pattern=r"^[A-Za-z0-9]+(_[A-Za-z0-9]+)*(_?\*)?$", extra={"plural": 'methods such as "eth_call" or "debug_*"'}),
@@ -65,6 +66,13 @@ class Server(Section, frozen=True):
     metrics_port: Port
 
 
+class Process(Section, frozen=True):
+    """What this process does."""
+
+    roles: tuple[Role, ...]
+    workers: Annotated[int, Meta(ge=1, le=256)]
+
+
 class Log(Section, frozen=True):
     """Log output."""
 
@@ -80,6 +88,7 @@ class Storage(Section, frozen=True):
     pool_size: Annotated[int, Meta(ge=1, le=1000)]
     pool_timeout_seconds: Seconds
     statement_timeout_seconds: Seconds
+    pgbouncer: bool
 
 
 class Redis(Section, frozen=True):
@@ -292,6 +301,7 @@ class Settings(Section, frozen=True):
 
     mode: Mode
     data_dir: Text
+    process: Process
     server: Server
     log: Log
     storage: Storage

@@ -36,6 +36,8 @@ class DatabaseOptions(msgspec.Struct, frozen=True, kw_only=True):
     pool_size: int = 10
     pool_timeout_seconds: float = 5.0
     statement_timeout_seconds: float = 30.0
+    # Whether the server is pgbouncer in transaction mode: a connection is then another one in every transaction.
+    pgbouncer: bool = False
 
 
 class Database:
@@ -152,17 +154,32 @@ def _sqlite_engine(url: URL, options: DatabaseOptions, *, readers: int) -> Async
 
 def _postgresql_engine(url: URL, options: DatabaseOptions) -> AsyncEngine:
     milliseconds = str(int(options.statement_timeout_seconds * 1000))
-    return create_async_engine(
+    arguments: dict[str, Any] = {"timeout": options.pool_timeout_seconds}
+    if options.pgbouncer:
+        # Statements without a name end with the transaction, and names are the session's, which is not ours.
+        arguments |= {
+            "statement_cache_size": 0,
+            "prepared_statement_cache_size": 0,
+            "prepared_statement_name_func": lambda: "",
+            "server_settings": {"application_name": "capstan"},
+        }
+    else:
+        arguments["server_settings"] = {"application_name": "capstan", "statement_timeout": milliseconds}
+    engine = create_async_engine(
         url,
         pool_size=options.pool_size,
         max_overflow=0,
         pool_timeout=options.pool_timeout_seconds,
         pool_pre_ping=True,
-        connect_args={
-            "timeout": options.pool_timeout_seconds,
-            "server_settings": {"application_name": "capstan", "statement_timeout": milliseconds},
-        },
+        connect_args=arguments,
     )
+    if options.pgbouncer:
+
+        @event.listens_for(engine.sync_engine, "begin")
+        def begin(connection: Any) -> None:
+            connection.exec_driver_sql(f"SET LOCAL statement_timeout = {milliseconds}")
+
+    return engine
 
 
 @contextmanager

@@ -31,6 +31,10 @@ from capstan.storage.gas_schema import gas_policy_days as gas_policy_days
 from capstan.storage.gas_schema import gas_sponsorships as gas_sponsorships
 from capstan.storage.metadata import metadata as metadata
 from capstan.storage.signin_schema import users as users
+from capstan.storage.stream_schema import applied_blocks as applied_blocks
+from capstan.storage.stream_schema import cursors as cursors
+from capstan.storage.stream_schema import leases as leases
+from capstan.storage.stream_schema import wanted_streams as wanted_streams
 from capstan.storage.webhook_schema import webhooks as webhooks
 
 accounts = Table(
@@ -140,44 +144,6 @@ usage_flushes = Table(
     Column("sequence", BigInteger, nullable=False),
     Column("flushed_at", BigInteger, nullable=False),
     Index(None, "flushed_at"),
-)
-
-# Where a durable consumer of a network's stream stands: `number` and `hash` are the last block it has applied, `first`
-# the first one ever, `final` the highest block known to be final when it was written.
-cursors = Table(
-    "cursors",
-    metadata,
-    Column("network", String(64), primary_key=True),
-    Column("role", String(32), primary_key=True),
-    Column("number", BigInteger, nullable=False),
-    Column("hash", String(66), nullable=False),
-    Column("first", BigInteger, nullable=False),
-    Column("final", BigInteger, nullable=True),
-    Column("updated_at", BigInteger, nullable=False),
-)
-
-# The blocks it has applied that may still be taken back, up to that of the cursor.
-applied_blocks = Table(
-    "applied_blocks",
-    metadata,
-    Column("network", String(64), primary_key=True),
-    Column("role", String(32), primary_key=True),
-    Column("number", BigInteger, primary_key=True, autoincrement=False),
-    Column("hash", String(66), nullable=False),
-    Column("parent_hash", String(66), nullable=False),
-    Column("timestamp", BigInteger, nullable=False),
-    Column("header", LargeBinary, nullable=False),
-)
-
-# Who may do what only one process at a time may do. The token grows with every new holder; whoever writes under a lease
-# compares it in the same transaction, so a holder that slept through its time cannot write.
-leases = Table(
-    "leases",
-    metadata,
-    Column("name", String(128), primary_key=True),
-    Column("holder", String(40), nullable=False),
-    Column("token", BigInteger, nullable=False),
-    Column("expires_at", BigInteger, nullable=False),
 )
 
 # The transfer index. Addresses and hashes are raw bytes, because these tables are large. Ids of NFTs are 32 bytes, most

@@ -6,7 +6,7 @@ the first operation that the wallet's owner signs.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -69,7 +69,7 @@ class WalletService:
         *,
         reach: Reach,
         limit: WalletLimit,
-        needed: Callable[[str], None] = lambda _network: None,
+        needed: Callable[[str], Awaitable[None]],
     ) -> None:
         """`needed` is told of every network on which a wallet is created: its stream is to be followed."""
         self._store = store
@@ -114,11 +114,11 @@ class WalletService:
             deployment=None,
         )
         limit = self._limit(caller)
+        await self._needed(wallet.network)
         try:
             stored, created = await self._store.add(wallet, at_most=limit)
         except TooManyWallets:
             raise Forbidden(f"the plan {caller.plan} allows {limit} wallets, and the account has as many") from None
-        self._needed(wallet.network)
         return _view(stored, "deployed" if deployed else "counterfactual"), created
 
     async def read(self, caller: Caller, address: str, chain: str | None, network: str | None) -> WalletDetail:

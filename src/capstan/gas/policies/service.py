@@ -54,7 +54,7 @@ class Ports(msgspec.Struct, frozen=True):
     # Raises `InvalidRequest` for an address that a hook may not have.
     check_hook: Callable[[DecisionHook], None]
     # Told of every network that gets a policy, and the block from which its stream is needed.
-    needed: Callable[[str, int], None]
+    needed: Callable[[str, int], Awaitable[None]]
 
 
 class PolicyService:
@@ -91,13 +91,13 @@ class PolicyService:
             updated_at=now,
         )
         limit = self._ports.limit(caller)
+        await self._ports.needed(policy.network, policy.from_block)
         try:
             await self._store.add(policy, at_most=limit)
         except TooManyPolicies:
             raise Forbidden(
                 f"the plan {caller.plan} allows {limit} gas policies, and the account has as many; archive one"
             ) from None
-        self._ports.needed(policy.network, policy.from_block)
         return _created(policy, secret)
 
     async def read(self, caller: Caller, policy_id: str) -> PolicyView:
