@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, insert, select, text, update
+from sqlalchemy import Connection, bindparam, insert, select, text, update
 
 from capstan.storage.database import Database, DatabaseOptions, sqlite_url
 from capstan.storage.errors import AlreadyExists, SchemaMismatch, StorageError, StorageUnavailable
@@ -87,6 +87,26 @@ async def test_a_reader_is_not_blocked_by_a_writer(database: Database) -> None:
         await writing.execute(insert(accounts).values(_ACCOUNT))
         async with asyncio.timeout(30), database.read() as reading:
             assert await reading.scalar(select(accounts.c.id)) is None
+
+
+async def test_a_glance_sees_what_was_written_last(database: Database) -> None:
+    glance = database.glance(
+        select(accounts.c.id).where(accounts.c.created_at <= bindparam("now"), accounts.c.status == "active").limit(1)
+    )
+    assert await glance.ask(now=2**62) == []
+    async with database.write() as connection:
+        await connection.execute(insert(accounts).values(_ACCOUNT))
+        assert await asyncio.wait_for(glance.ask(now=2**62), 30) == [], "not before it is committed"
+    assert [tuple(row) for row in await glance.ask(now=2**62)] == [(_ACCOUNT["id"],)]
+    assert await glance.ask(now=-1) == []
+
+
+async def test_a_glance_at_a_file_that_cannot_be_read_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "file").mkdir()
+    database = Database(DatabaseOptions(url=sqlite_url(tmp_path / "file")))
+    with pytest.raises(StorageUnavailable):
+        await database.glance(select(access_version.c.version)).ask()
+    await database.close()
 
 
 async def test_migrations_run_from_empty_and_again_change_nothing(empty_database: Database) -> None:

@@ -7,19 +7,22 @@ Engine exceptions leave this module as `storage.errors`. No query lives here.
 """
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import aiosqlite
 import msgspec
-from sqlalchemy import event
+from sqlalchemy import Select, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from capstan.storage.errors import AlreadyExists, StorageError, StorageUnavailable
+from capstan.storage.glance import Glance
 
 _SQLITE_READERS = 4
 _WRITER_CACHE_KIB = 64 * 1024
@@ -48,6 +51,8 @@ class Database:
         self.url = _driver_url(options.url)
         self.dialect = self.url.get_backend_name()
         self._write_lock = asyncio.Lock()
+        self._glance_lock = asyncio.Lock()
+        self._glancer: aiosqlite.Connection | None = None
         if self.dialect == "sqlite":
             self._writer = _sqlite_engine(self.url, options, readers=0)
             self._reader = _sqlite_engine(self.url, options, readers=_SQLITE_READERS)
@@ -88,11 +93,41 @@ class Database:
             async with self._write_lock, self._writer.begin() as connection:
                 yield connection
 
+    def glance(self, query: Select[Any]) -> "Glance | EngineGlance":
+        """A query to be asked again and again, at the least cost."""
+        if self.file is None:
+            return EngineGlance(self, query)
+        return Glance(query, self._reader.dialect, self._glance_at)
+
+    async def _glance_at(self, text: str, values: tuple[Any, ...]) -> list[Any]:
+        with _translated(), _translated_driver():
+            async with self._glance_lock:
+                if self._glancer is None:
+                    seconds = self._options.pool_timeout_seconds
+                    self._glancer = await aiosqlite.connect(str(self.file), timeout=seconds, isolation_level=None)
+            return list(await self._glancer.execute_fetchall(text, values))
+
     async def close(self) -> None:
         """Close every connection."""
+        if self._glancer is not None:
+            await self._glancer.close()
+            self._glancer = None
         await self._writer.dispose()
         if self._reader is not self._writer:
             await self._reader.dispose()
+
+
+class EngineGlance:
+    """The same through the engine, for databases that have no thread to pass steps to, or no file."""
+
+    def __init__(self, database: Database, query: Select[Any]) -> None:
+        self._database = database
+        self._query = query
+
+    async def ask(self, **values: int | str) -> list[Any]:
+        """The rows now. Raises `storage.errors`."""
+        async with self._database.read() as connection:
+            return list(await connection.execute(self._query, values))
 
 
 def sqlite_url(path: Path) -> str:
@@ -195,6 +230,15 @@ def _translated() -> Iterator[None]:
         if error.connection_invalidated or _is_away(error):
             raise StorageUnavailable("the connection to the database was lost or refused") from error
         raise StorageError(f"the database refused a statement ({type(error.orig).__name__})") from error
+
+
+@contextmanager
+def _translated_driver() -> Iterator[None]:
+    """The same for the exceptions of SQLite itself."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StorageUnavailable(f"the database did not answer ({type(error).__name__})") from error
 
 
 def _is_away(error: DBAPIError) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import structlog
-from sqlalchemy import delete, select, update
+from sqlalchemy import bindparam, delete, select, update
 
 from capstan.core.clock import Clock
 from capstan.storage.database import Database
@@ -38,6 +38,7 @@ class Mailer:
 
     def __init__(self, database: Database, clock: Clock, transport: Transport | None, *, sender: str) -> None:
         self._database = database
+        self._glance = database.glance(select(mails.c.id).where(mails.c.due_at <= bindparam("now")).limit(1))
         self._clock = clock
         self._transport = transport
         self._sender = sender
@@ -66,9 +67,8 @@ class Mailer:
     async def work(self) -> None:
         """Send what is due."""
         now = int(self._clock.now() * _MICROSECONDS)
-        async with self._database.read() as connection:
-            if (await connection.scalar(select(mails.c.id).where(mails.c.due_at <= now).limit(1))) is None:
-                return
+        if not await self._glance.ask(now=now):
+            return
         async with self._database.write() as connection:
             query = select(mails).where(mails.c.due_at <= now).limit(_AT_ONCE).with_for_update(skip_locked=True)
             rows = (await connection.execute(query)).all()

@@ -88,12 +88,13 @@ class DeliveryStore:
         self._database = database
         self._quota = quota
         self._insert = sqlite.insert if database.is_sqlite else postgresql.insert
+        moment: Any = bindparam("now")
+        self._due_lane = database.glance(select(webhook_lanes.c.webhook_id).where(*_claimable(moment)).limit(1))
+        self._due_retry = database.glance(select(_events.seq).where(*_retry(moment)).limit(1))
 
     async def any_due(self, now: int) -> bool:
         """Whether a lane can be claimed."""
-        query = select(webhook_lanes.c.webhook_id).where(*_claimable(now)).limit(1)
-        async with self._database.read() as connection:
-            return (await connection.scalar(query)) is not None
+        return bool(await self._due_lane.ask(now=now))
 
     async def claim(self, now: int, until: int, *, lanes: int) -> list[Lane]:
         """Claim lanes that are due, with what is due of them; those of webhooks at rest are sent to sleep."""
@@ -127,10 +128,9 @@ class DeliveryStore:
 
     async def claim_retries(self, now: int, until: int, *, most: int) -> list[tuple[Target, DueEvent]]:
         """Claim retries that are due, each on its own: they come back at `until` unless a result is written."""
-        retry = (_events.retries > 0, _events.state == "pending", _events.due_at <= now)
-        async with self._database.read() as connection:
-            if (await connection.scalar(select(_events.seq).where(*retry).limit(1))) is None:
-                return []
+        if not await self._due_retry.ask(now=now):
+            return []
+        retry = _retry(now)
         async with self._database.write() as connection:
             query = select(*_DUE).where(*retry).order_by(_events.due_at).limit(most)
             rows = (await connection.execute(query.with_for_update(skip_locked=True))).all()
@@ -311,6 +311,10 @@ class DeliveryStore:
 
 def _claimable(now: int) -> tuple[Any, ...]:
     return webhook_lanes.c.due_at <= now, webhook_lanes.c.claimed_until <= now
+
+
+def _retry(now: int) -> tuple[Any, ...]:
+    return _events.retries > 0, _events.state == "pending", _events.due_at <= now
 
 
 def _due_event(row: Any) -> DueEvent:
