@@ -77,9 +77,10 @@ class KeyDirectory:
         if now > self._trusted_until:
             return None
         caller = self._callers.get(key)
-        if caller is not None:
-            self._callers.move_to_end(key)
+        if caller is not None and caller.key_id not in self._used:
+            # Once between two writings of the last uses: which key was used last need not be known better than that.
             self._used.add(caller.key_id)
+            self._callers.move_to_end(key)
         return caller
 
     async def find(self, secret: str) -> Caller | None:

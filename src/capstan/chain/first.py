@@ -42,7 +42,7 @@ class FirstAttempt(Sending, eq=False):
     started: float
     # None once it has been told: whatever comes then is kept for `outcome`.
     maker: Maker | None
-    call_id: int
+    call_id: bytes
     # After how long a second upstream should be asked, None for never; and whether it took so long.
     hedge_delay: float | None = None
     hedge_is_due: bool = False
@@ -73,7 +73,7 @@ class FirstAttempt(Sending, eq=False):
     def succeed(self, status: int, body: bytes) -> None:
         if self.done:
             return
-        result = plain_result(body, b"%d" % self.call_id) if status == _OK else None
+        result = plain_result(body, self.call_id) if status == _OK else None
         if result is None:
             try:
                 result = self.upstream.judge(status, self.call_id, body)

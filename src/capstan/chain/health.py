@@ -22,19 +22,19 @@ _LONGEST_PAUSE_SECONDS = 30.0
 _JITTER = 0.25
 # A breaker that opens again so soon after it closed goes on with longer pauses.
 _SETTLED_SECONDS = 10.0
-_PERIOD_SECONDS = 5.0
+PERIOD_SECONDS = 5.0
 
 
 class ErrorRate:
     """The share of failures among the calls of the last five to ten seconds."""
 
-    __slots__ = ("_calls", "_failures", "_past_calls", "_past_failures", "_since")
-
-    PERIOD_SECONDS: Final = _PERIOD_SECONDS
+    __slots__ = ("_failures", "_past_calls", "_past_failures", "calls", "since")
 
     def __init__(self) -> None:
-        self._since = 0.0
-        self._calls = self._failures = self._past_calls = self._past_failures = 0
+        # When the present period began, and the calls in it. Whoever counts a call that ended well by himself asks
+        # `passed` when the period is over.
+        self.since = 0.0
+        self.calls = self._failures = self._past_calls = self._past_failures = 0
 
     def note(self, now: float, *, failed: bool) -> None:
         """One call ended now."""
@@ -43,14 +43,14 @@ class ErrorRate:
 
     def passed(self, now: float) -> None:
         """One call ended well now."""
-        if now - self._since >= _PERIOD_SECONDS:
+        if now - self.since >= PERIOD_SECONDS:
             self._roll(now)
-        self._calls += 1
+        self.calls += 1
 
     def counts(self, now: float) -> tuple[int, int]:
         """Calls and failures of the period."""
         self._roll(now)
-        return self._calls + self._past_calls, self._failures + self._past_failures
+        return self.calls + self._past_calls, self._failures + self._past_failures
 
     def rate(self, now: float) -> float:
         """The share of failures, drawn towards zero when there were few calls."""
@@ -59,16 +59,16 @@ class ErrorRate:
 
     def clear(self) -> None:
         """Forget everything."""
-        self._calls = self._failures = self._past_calls = self._past_failures = 0
+        self.calls = self._failures = self._past_calls = self._past_failures = 0
 
     def _roll(self, now: float) -> None:
-        age = now - self._since
-        if age < self.PERIOD_SECONDS:
+        age = now - self.since
+        if age < PERIOD_SECONDS:
             return
-        recent = age < 2 * self.PERIOD_SECONDS
-        self._past_calls, self._past_failures = (self._calls, self._failures) if recent else (0, 0)
-        self._calls = self._failures = 0
-        self._since = now
+        recent = age < 2 * PERIOD_SECONDS
+        self._past_calls, self._past_failures = (self.calls, self._failures) if recent else (0, 0)
+        self.calls = self._failures = 0
+        self.since = now
 
 
 class BreakerState(IntEnum):

@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from capstan.chain.budget import RateBudget
 from capstan.chain.errors import ChainError, NodeError, UpstreamFailure, UpstreamUnreachable, outcome_of
-from capstan.chain.health import BreakerState, CircuitBreaker, ErrorRate
+from capstan.chain.health import PERIOD_SECONDS, BreakerState, CircuitBreaker, ErrorRate
 from capstan.chain.latency import Latencies
 from capstan.chain.models import Attempt
 from capstan.chain.selection import MethodRules
@@ -52,6 +52,7 @@ class PooledUpstream:
         self.breaker = CircuitBreaker(clock, random)
         self.trust = Trust(clock)
         self.latencies = Latencies(spec.hedge_quantile)
+        self._note_latency = self.latencies.note
         self.in_flight = 0
         # Grows with everything that should change the choice of upstreams at once.
         self.version = 0
@@ -183,9 +184,20 @@ class PooledUpstream:
             return
         now = self._monotonic()
         self.in_flight -= 1
-        self._lives(method, started, now)
+        # As `_lives` does, without calls.
+        if self._overtaken or now - self._waiting_since > _SILENCE_SECONDS:
+            self.version += 1
+            self._overtaken = 0
+        self._waiting_since = now
+        self._note_latency(method, now - started, now)
         breaker.failures_in_a_row = 0
-        breaker.errors.passed(now)
+        shortfalls, errors = self._shortfalls, breaker.errors
+        if now - shortfalls.since < PERIOD_SECONDS and now - errors.since < PERIOD_SECONDS:
+            shortfalls.calls += 1
+            errors.calls += 1
+        else:
+            shortfalls.passed(now)
+            errors.passed(now)
         try:
             self.outcomes["ok"] += 1
         except KeyError:

@@ -77,8 +77,9 @@ class Upstream:
         self.name = spec.name
         self._family: Family = family
         self._ids = itertools.count(1)
-        # Names of methods as JSON, for calls that are begun. These are methods of the tables, so they are few.
-        self._names: dict[str, bytes] = {}
+        # Requests of methods, to be filled in, and the length of their bodies before that, for calls that are begun.
+        # These are methods of the tables, so they are few.
+        self._forms: dict[str, tuple[bytes, int]] = {}
         self._closed = False
         self._timeout = spec.timeout_seconds
         self._is_address = urlsplit(spec.url).scheme in ("http", "https") and bool(urlsplit(spec.url).hostname)
@@ -119,9 +120,9 @@ class Upstream:
                 answer = await self._wire.post(body, deadline - loop.time(), repeatable=False)
         except WireError as error:
             raise self.failure(error) from None
-        return self.judge(answer.status, call_id, answer.body)
+        return self.judge(answer.status, b"%d" % call_id, answer.body)
 
-    def compose(self, method: str, params: bytes, timeout: float) -> tuple[int, bytes, float] | None:
+    def compose(self, method: str, params: bytes, timeout: float) -> tuple[bytes, bytes, float] | None:
         """A call that can be sent without waiting: its id, for `judge`, the bytes of the request, and its deadline.
 
         None when nothing can be sent at once: then `call` says why.
@@ -129,13 +130,19 @@ class Upstream:
         wire = self._wire
         if self._closed or not self._is_address or not wire.accepts():
             return None
-        name = self._names.get(method)
-        if name is None:
-            name = self._names[method] = msgspec.json.encode(method)
-        call_id = next(self._ids)
-        body = b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":%b}' % (call_id, name, params)
-        seconds = min(self._timeout, timeout)
-        return call_id, b"%b%d\r\n\r\n%b" % (wire.head, len(body), body), wire.time() + seconds
+        form = self._forms.get(method)
+        if form is None:
+            form = self._forms[method] = self._form(method)
+        call_id = b"%d" % next(self._ids)
+        seconds = min(timeout, self._timeout)
+        size = form[1] + len(call_id) + len(params)
+        return call_id, form[0] % (size, call_id, params), wire.time() + seconds
+
+    def _form(self, method: str) -> tuple[bytes, int]:
+        name = msgspec.json.encode(method)
+        body = b'{"jsonrpc":"2.0","id":%%b,"method":%b,"params":%%b}' % name.replace(b"%", b"%%")
+        head = self._wire.head.replace(b"%", b"%%")
+        return b"%b%%d\r\n\r\n%b" % (head, body), len(body % (b"", b""))
 
     def failure(self, error: WireError) -> UpstreamFailure:
         """What an error of the wire means for a call."""
@@ -149,10 +156,10 @@ class Upstream:
         self._closed = True
         await self._wire.close()
 
-    def judge(self, status: int, call_id: int, text: bytes) -> Raw:
+    def judge(self, status: int, call_id: bytes, text: bytes) -> Raw:
         """The result in a complete HTTP answer, if it is a reply to the call `call_id`."""
         if status == _OK:
-            result = jsonrpc.plain_result(text, b"%d" % call_id)
+            result = jsonrpc.plain_result(text, call_id)
             if result is not None:
                 return result
         if status in _REFUSING_STATUSES:
@@ -165,7 +172,7 @@ class Upstream:
         except ValueError as problem:
             raise UpstreamBadReply(self.name, f"HTTP status {status}, body {problem}") from None
         # A node that could not read our id answers with null (JSON-RPC 2.0, section 5).
-        expected = (b"%d" % call_id,) if error is None else (b"%d" % call_id, jsonrpc.NULL, b"")
+        expected = (call_id,) if error is None else (call_id, jsonrpc.NULL, b"")
         if reply.id not in expected:
             raise UpstreamBadReply(self.name, "the answer carries the id of another call")
         if error is not None and reply.error is not None:

@@ -28,15 +28,16 @@ class RequestIds:
 
     def __init__(self) -> None:
         self._prefix = f"req_{secrets.token_hex(6)}"
-        self._prefix_bytes = self._prefix.encode()
-        self._count = 0
+        # What all of them begin with, and how many there were. For those who write ids themselves: the count as eight
+        # digits or more, after they have raised it.
+        self.prefix = self._prefix.encode()
+        self.count = 0
 
     def next(self) -> str:
         """A fresh id such as `req_9f86d081884c00000001`."""
-        self._count += 1
-        return f"{self._prefix}{self._count:08x}"
+        self.count += 1
+        return self.of(self.count)
 
-    def next_bytes(self) -> bytes:
-        """The same as bytes."""
-        self._count += 1
-        return b"%b%08x" % (self._prefix_bytes, self._count)
+    def of(self, count: int) -> str:
+        """The id with this count."""
+        return f"{self._prefix}{count:08x}"

@@ -39,6 +39,20 @@ _NOT_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _BYTE_POSITION = re.compile(r"\(byte (\d+)\)")
 
+# A single call with a number for its id, as the common clients write it; see `plain_parts`. The groups are the id, the
+# method and the params in the first, and the method, the params and the id in the others.
+_NUMBER = rb"([1-9][0-9]{0,17}|0)"
+id_first = re.compile(
+    rb'\{"jsonrpc":"2\.0","id":' + _NUMBER + rb',"method":"([^"\\]+)"(?:,"params":(\[.*\]))?\}'
+).fullmatch
+_ID_LAST = tuple(
+    re.compile(pattern % _NUMBER).fullmatch
+    for pattern in (
+        rb'\{"jsonrpc": ?"2\.0", ?"method": ?"([^"\\]+)", ?"params": ?(\[.*\]), ?"id": ?%b\}',
+        rb'\{"method": ?"([^"\\]+)", ?"params": ?(\[.*\]), ?"id": ?%b, ?"jsonrpc": ?"2\.0"\}',
+    )
+)
+
 
 class Malformed(Exception):
     """The body as a whole is no JSON-RPC request. `code` is the JSON-RPC code, the message is for the caller."""
@@ -116,6 +130,24 @@ _json_decoder = msgspec.json.Decoder(Raw)
 _loose_decoder = msgspec.json.Decoder(_LooseEnvelope)
 _reply_decoder = msgspec.json.Decoder(_ReplyEnvelope)
 _error_decoder = msgspec.json.Decoder(ErrorObject)
+
+
+def plain_parts(body: bytes) -> tuple[bytes, bytes, bytes] | None:
+    """The id, the method and the params of a single call that is written as the common clients write it.
+
+    Nothing but the frame is looked at: the params are what stands between their brackets, JSON or not. Whoever knows
+    that they are JSON, because they are the params of a call that was read before, may take the call for read.
+    """
+    found = id_first(body)
+    if found is not None:
+        call_id, method, params = found.groups(NO_PARAMS)
+        return call_id, method, params
+    for pattern in _ID_LAST:
+        found = pattern(body)
+        if found is not None:
+            method, params, call_id = found.groups()
+            return call_id, method, params
+    return None
 
 
 class RequestParser:

@@ -41,7 +41,14 @@ class MemoryLimiter:
                 return self.describe(subject, limits)
         now = self._monotonic()
         wall = self._wall()
-        window = self._windows.of(subject, now)
+        # As `Windows.of` does, without a call.
+        windows = self._windows
+        window = windows.young.get(subject)
+        if window is None or now >= windows.turn_at:
+            window = windows.find(subject, now)
+        events = window.events
+        if events and now - events[0][0] >= WINDOW:
+            window.expire(now)
         limit, limit_of_units = limits.requests_per_second, limits.units_per_second
         reason = ""
         if (limit and window.requests + requests > limit) or (limit_of_units and window.units + units > limit_of_units):

@@ -82,33 +82,36 @@ class Windows:
     """The windows of all subjects. Those of idle subjects are dropped without a search."""
 
     def __init__(self) -> None:
-        self._young: dict[str, Window] = {}
+        # Those asked for lately, and when they become the old ones. Whoever looks there by himself asks `find` for what
+        # he does not find, and from that moment on, and lets a window expire.
+        self.young: dict[str, Window] = {}
         self._old: dict[str, Window] = {}
-        self._turn_at = 0.0
+        self.turn_at = 0.0
 
     def __len__(self) -> int:
-        return len(self._young) + len(self._old)
+        return len(self.young) + len(self._old)
 
     def of(self, subject: str, now: float) -> Window:
         """The window of `subject` as it is at `now`; an empty one if there was none."""
-        window = self._young.get(subject)
-        if window is None or now >= self._turn_at:
-            window = self._find(subject, now)
+        window = self.young.get(subject)
+        if window is None or now >= self.turn_at:
+            window = self.find(subject, now)
         events = window.events
         if events and now - events[0][0] >= WINDOW:
             window.expire(now)
         return window
 
-    def _find(self, subject: str, now: float) -> Window:
-        if now >= self._turn_at:
+    def find(self, subject: str, now: float) -> Window:
+        """The window of `subject` as it was left; an empty one if there was none."""
+        if now >= self.turn_at:
             self._turn(now)
-        window = self._young.get(subject)
+        window = self.young.get(subject)
         if window is None:
-            window = self._young[subject] = self._old.pop(subject) if subject in self._old else Window()
+            window = self.young[subject] = self._old.pop(subject) if subject in self._old else Window()
         return window
 
     def _turn(self, now: float) -> None:
         # A window still in `_old` was last used before the previous turn, at least one generation ago.
-        self._old = self._young
-        self._young = {}
-        self._turn_at = now + _GENERATION
+        self._old = self.young
+        self.young = {}
+        self.turn_at = now + _GENERATION

@@ -113,6 +113,8 @@ class Forwarder:
         self.look_up = cache.look_up
         # A call as a question of a topic.
         self.question = cache.ask
+        # The same for params that need not be read again.
+        self.known_question = cache.ask_known
 
     def now(self, network: Network, method: str, params: bytes) -> bytes | Plan:
         """The answer to a read if it is in memory, else the plan to hand back with `ask`."""
@@ -144,8 +146,9 @@ class Forwarder:
 
         The errand is told of a result, which then goes to `finish`; or to carry on, with `ask`.
         """
-        network, call, plan = errand.network, errand.call, errand.plan
-        if network.spec.integrity is not None and self._is_guarded(network, call.method):
+        network, read, plan = errand.network, errand.read, errand.plan
+        method = read.treatment.method
+        if network.spec.integrity is not None and self._is_guarded(network, method):
             return False
         policy = plan.policy
         if policy.kind is not _NEVER:
@@ -153,17 +156,22 @@ class Forwarder:
             if errand.lead is None:
                 return False
         block = self._needed_block(network, plan) if policy.number is None else policy.number
-        errand.first = network.pool.begin(call.method, call.params, seconds, block, errand.archive, errand)
-        if errand.first is None and errand.lead is not None:
-            self._cache.abandon(errand.lead)
-        return errand.first is not None
+        first = errand.first = network.pool.begin(method, read.params, seconds, block, read.archive, errand)
+        if first is None:
+            if errand.lead is not None:
+                self._cache.abandon(errand.lead)
+            return False
+        return True
 
-    def finish(self, errand: Errand, result: Raw) -> None:
+    def finish(self, errand: Errand, result: Raw) -> bytes:
         """The upstream gave this result to what was begun: keep it, share it, and take note of what it tells."""
-        if errand.call.method in _NEWS:
-            self._note_news(errand.network, errand.call.method, result)
+        method = errand.read.treatment.method
+        if method in _NEWS:
+            self._note_news(errand.network, method, result)
+        text = bytes(result)
         if errand.lead is not None:
-            self._cache.land(errand.plan, errand.lead, result)
+            self._cache.land(errand.plan, errand.lead, result, text)
+        return text
 
     def abandon(self, errand: Errand) -> None:
         """Nobody wants the answer to what was begun any more, and nothing was carried on."""

@@ -1,11 +1,13 @@
 """Reads the body of a request and finds out what it costs, before anything is charged or done.
 
 Used by the RPC service, and through it by everybody who has the bytes of a request. A single read with nothing unusual
-about it takes the short way: it is read once, and what is known of its method is looked up once. Everything else is
-read with the care it needs. Both give the same.
+about it takes the short way: what is known of its method is looked up once, and when its params are ones whose answer
+is in memory, or are in their simplest spelling, only the frame around them is read. Everything else is read with the
+care it needs. All ways give the same.
 """
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import msgspec
 
@@ -39,11 +41,30 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
     items: tuple[Item, ...]
     is_batch: bool
     units: int
-    # Whether the call reads state that only archive nodes have. Of a batch this is found out for each item.
-    archive: bool = False
-    # Of a single read with an id: how it is treated, and what it asks.
-    treatment: Treatment | None = None
-    question: Question | None = None
+
+    @property
+    def requests(self) -> int:
+        """How many requests it counts as."""
+        return len(self.items)
+
+
+class PreparedRead(msgspec.Struct, frozen=True, gc=False):
+    """The same of a single read with an id: how it is treated, and what it asks."""
+
+    id: bytes
+    params: bytes
+    units: int
+    # Whether it reads state that only archive nodes have.
+    archive: bool
+    treatment: Treatment
+    question: Question
+    is_batch: ClassVar[bool] = False
+    requests: ClassVar[int] = 1
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        """The call, as one among the items of any other request."""
+        return (Call(self.treatment.method, self.params, self.id),)
 
 
 class Preparer:
@@ -58,51 +79,78 @@ class Preparer:
         archive_depth: Callable[[], int],
         topic: Callable[[Network, str], Topic],
         ask: Callable[[Topic, bytes], Question],
+        ask_known: Callable[[Topic, bytes], Question | None],
         heads: Callable[[Network], HeadView],
     ) -> None:
-        """`topic` tells what a method means to the cache, and `ask` makes a call a question about it."""
+        """`topic` tells what a method means to the cache, and `ask` makes a call a question about it.
+
+        `ask_known` does so for params that are in their simplest spelling, and gives None for all others.
+        """
         self._max_body_bytes = limits.max_body_bytes
         self._cost = cost
         self._head = head
         self._archive_depth = archive_depth
         self._ask = ask
+        self._ask_known = ask_known
         self._parser = jsonrpc.RequestParser(max_items=limits.max_batch_items, max_depth=limits.max_depth)
         self._parse_plain = self._parser.parse_plain
-        self._treatment_of = Treatments(cost, topic, heads).of
+        self._treatments = Treatments(cost, topic, heads)
+        self._treatment_of = self._treatments.of
+        # What is known of the methods of a network, for `prepare`.
+        self.methods = self._treatments.named
 
-    def prepare(self, network: Network, body: bytes) -> Prepared:
-        """Read the body and price it. Raises `PayloadTooLarge`, or `InvalidRequest` when it is no JSON-RPC."""
+    def prepare(
+        self, network: Network, body: bytes, methods: dict[bytes, Treatment] | None = None
+    ) -> Prepared | PreparedRead:
+        """Read the body and price it. Raises `PayloadTooLarge`, or `InvalidRequest` when it is no JSON-RPC.
+
+        `methods` is what `methods` gave for the network, from those who keep it.
+        """
         if len(body) > self._max_body_bytes:
             raise PayloadTooLarge(f"The body is larger than {self._max_body_bytes} bytes.")
+        found = jsonrpc.id_first(body)
+        parts = jsonrpc.plain_parts(body) if found is None else found.groups(jsonrpc.NO_PARAMS)
+        if parts is not None:
+            call_id, method, params = parts
+            treatment = (self.methods(network) if methods is None else methods).get(method)
+            question = None if treatment is None else self._ask_known(treatment.topic, params)
+            if treatment is not None and question is not None:
+                # The params are known to be JSON, so the whole is a call.
+                if treatment.reads_state and question.block != "latest":
+                    return self._prepare_read(network, call_id, params, treatment, question)
+                return PreparedRead(call_id, params, treatment.units, False, treatment, question)
         call = self._parse_plain(body)
         treatment = None if call is None else self._treatment_of(network, call.method)
-        if call is None or treatment is None:
+        if call is None or call.id is None or treatment is None:
             return self._prepare_carefully(network, body)
-        return self._prepare_read(network, call, treatment)
+        return self._prepare_read(network, call.id, call.params, treatment, self._ask(treatment.topic, call.params))
 
-    def _prepare_read(self, network: Network, call: Call, treatment: Treatment) -> Prepared:
-        question = self._ask(treatment.topic, call.params)
+    def _prepare_read(
+        self, network: Network, call_id: bytes, params: bytes, treatment: Treatment, question: Question
+    ) -> PreparedRead:
         # Nearly all reads of state name the latest block, as the question tells; of others, the params must be read.
-        archive = treatment.reads_state and question.block != "latest" and self.is_archive(call, network)
+        archive = (
+            treatment.reads_state
+            and question.block != "latest"
+            and self.is_archive(Call(treatment.method, params, call_id), network)
+        )
         units = treatment.archive_units if archive else treatment.units
-        return Prepared((call,), False, units, archive, treatment, question)
+        return PreparedRead(call_id, params, units, archive, treatment, question)
 
-    def _prepare_carefully(self, network: Network, body: bytes) -> Prepared:
+    def _prepare_carefully(self, network: Network, body: bytes) -> Prepared | PreparedRead:
         try:
             request = self._parser.parse(body)
         except jsonrpc.Malformed as error:
             raise InvalidRequest(error.message) from None
         items = request.items
-        if len(items) > 1:
-            return Prepared(items, request.is_batch, sum(self.units(item, network) for item in items))
-        item = items[0]
-        if isinstance(item, BadCall):
-            return Prepared(items, request.is_batch, 0)
-        treatment = None if request.is_batch or item.id is None else self._treatment_of(network, item.method)
-        if treatment is not None:
-            return self._prepare_read(network, item, treatment)
-        archive = self.is_archive(item, network)
-        return Prepared(items, request.is_batch, self._cost(item.method, archive), archive)
+        if len(items) == 1 and not request.is_batch:
+            item = items[0]
+            treatment = None if isinstance(item, BadCall) else self._treatment_of(network, item.method)
+            if treatment is not None and isinstance(item, Call) and item.id is not None:
+                return self._prepare_read(
+                    network, item.id, item.params, treatment, self._ask(treatment.topic, item.params)
+                )
+        return Prepared(items, request.is_batch, sum(self.units(item, network) for item in items))
 
     def is_archive(self, call: Call, network: Network) -> bool:
         """Whether a call reads state that only archive nodes have."""

@@ -32,11 +32,11 @@ from capstan.rpc.blocks import (
     range_advice_from_node,
 )
 from capstan.rpc.cache.gateway import Plan
-from capstan.rpc.errands import Asker, Errand
+from capstan.rpc.errands import Errand
 from capstan.rpc.forwarding import Answer, Asking, Forwarder
 from capstan.rpc.methods import Kind, Method, look_up
 from capstan.rpc.models import Caller, Charge, Cost, Head, Refund, RpcReply, Usage
-from capstan.rpc.preparing import Prepared, Preparer, RpcLimits
+from capstan.rpc.preparing import Prepared, PreparedRead, Preparer, RpcLimits
 from capstan.rpc.replies import NOTHING, Advice, explained, not_found, ok, with_request_id
 
 log = structlog.get_logger(__name__)
@@ -80,7 +80,6 @@ class RpcService:
     ) -> None:
         self._forwarder = forwarder
         self._look_up = forwarder.look_up
-        self._record_usage = usage.record
         self._head = head
         self._clock = clock
         self._monotonic = clock.monotonic
@@ -92,10 +91,14 @@ class RpcService:
             archive_depth=archive_depth,
             topic=forwarder.topic,
             ask=forwarder.question,
+            ask_known=forwarder.known_question,
             heads=forwarder.heads,
         )
-        # Reads a body and prices it; see there.
+        # Reads a body and prices it, and what that needs to know of a network; see there.
         self.prepare = self._preparer.prepare
+        self.methods = self._preparer.methods
+        # Records a call, for those who tell what `look` found.
+        self.record_usage = usage.record
 
     async def handle(
         self,
@@ -121,86 +124,76 @@ class RpcService:
         await charge(len(prepared.items), prepared.units)
         return await self.answer(caller, network, prepared, refund=refund, request_id=request_id, explain=explain)
 
-    def answer_now(self, caller: Caller, network: Network, prepared: Prepared, started: float) -> bytes | Plan | None:
+    def answer_now(
+        self, caller: Caller, network: Network, prepared: Prepared | PreparedRead, started: float
+    ) -> bytes | Plan | None:
         """The body of the reply to a request that was read and charged for, if it can be given without waiting.
 
         Otherwise what was found out on the way, to be handed to `answer`.
         """
-        treatment, question = prepared.treatment, prepared.question
-        if treatment is None or question is None or not treatment.plain or not caller.has_scope(treatment.scope):
+        if not isinstance(prepared, PreparedRead):
             return None
-        if treatment.tells_head:
-            found = self._forwarder.look(network, treatment.method, treatment.topic, question)
-        else:
-            found = self._look_up(treatment.topic, question, treatment.heads)
+        found = self.look(caller, network, prepared)
         if not isinstance(found, bytes):
             return found
-        self._record_usage(
-            caller.account_id,
-            caller.key_id,
-            network.name,
-            treatment.method,
-            prepared.units,
-            False,
-            int((self._monotonic() - started) * 1_000_000),
-            True,
-        )
-        return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (prepared.items[0].id or jsonrpc.NULL, found)
+        self._record(caller, network, prepared.treatment.method, prepared.units, started, False, True)
+        return jsonrpc.result_reply(prepared.id, found)
 
-    def begin(
-        self, caller: Caller, network: Network, prepared: Prepared, plan: Plan, started: float, asker: Asker
-    ) -> Errand | None:
-        """Send the call of a plan that `answer_now` gave to an upstream, without waiting. None: `answer` must be used.
+    def look(self, caller: Caller, network: Network, read: PreparedRead) -> bytes | Plan | None:
+        """The result of a read that was charged for, if it is in memory: whoever tells it records it.
 
-        The asker is told the reply, or to carry on with `answer` and the errand.
+        Otherwise what was found out on the way, to be handed to `begin` or to `answer`.
         """
-        call = prepared.items[0]
-        assert isinstance(call, Call), "only calls have plans"
-        seconds = network.spec.deadline_seconds
-        errand = Errand(
-            caller,
-            network,
-            call,
-            plan,
-            prepared.units,
-            prepared.archive,
-            started,
-            self._finish,
-            asker,
-        )
+        treatment = read.treatment
+        if not treatment.plain or not caller.has_scope(treatment.scope):
+            return None
+        if treatment.tells_head:
+            return self._forwarder.look(network, treatment.method, treatment.topic, read.question)
+        return self._look_up(treatment.topic, read.question, treatment.heads)
+
+    def begin(self, errand: Errand) -> bool:
+        """Send the call of a plan that `look` gave to an upstream, without waiting. False: `answer` must be used.
+
+        The errand is told of a result, which goes to `finish`, or to carry on, with `answer`.
+        """
         try:
-            return errand if self._forwarder.begin(errand, seconds) else None
+            return self._forwarder.begin(errand, errand.network.spec.deadline_seconds)
         except Exception:
             # Others who ask the same must not wait for what was not sent.
             self._forwarder.abandon(errand)
             raise
 
-    def abandon(self, errand: Errand) -> None:
-        """Nobody waits for what was begun any more, and it was not carried on: it counts as a call that failed."""
-        self._forwarder.abandon(errand)
-        self._record(errand.caller, errand.network, errand.call.method, errand.units, errand.began, True, False)
-
-    def _finish(self, errand: Errand, result: Raw) -> bytes:
-        """The body of the reply with a result that came to an errand, and the record of what it used."""
-        self._forwarder.finish(errand, result)
-        call, caller = errand.call, errand.caller
-        self._record_usage(
+    def finish(self, errand: Errand, result: Raw, seconds: float) -> bytes:
+        """The result that came to an errand after so long, as its answer, kept and recorded."""
+        text = self._forwarder.finish(errand, result)
+        caller, read = errand.caller, errand.read
+        self.record_usage(
             caller.account_id,
             caller.key_id,
             errand.network.name,
-            call.method,
-            errand.units,
+            read.treatment.method,
+            read.units,
             False,
-            int((self._monotonic() - errand.began) * 1_000_000),
+            int(seconds * 1_000_000),
             False,
         )
-        return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (call.id or jsonrpc.NULL, result)
+        return text
+
+    def abandon(self, errand: Errand) -> None:
+        """Nobody waits for what was begun any more, and it was not carried on: it counts as a call that failed."""
+        self._forwarder.abandon(errand)
+        read = errand.read
+        self._record(errand.caller, errand.network, read.treatment.method, read.units, errand.began, True, False)
+
+    def drop(self, errand: Errand) -> None:
+        """A mistake of ours left an errand without its answer: those who ask the same ask by themselves."""
+        self._forwarder.abandon(errand)
 
     async def answer(
         self,
         caller: Caller,
         network: Network,
-        prepared: Prepared,
+        prepared: Prepared | PreparedRead,
         *,
         refund: Refund | None,
         request_id: str,
@@ -337,7 +330,7 @@ class RpcService:
         self, caller: Caller, network: Network, method: str, units: int, began: float, failed: bool, cached: bool
     ) -> None:
         microseconds = int((self._monotonic() - began) * 1_000_000)
-        self._record_usage(caller.account_id, caller.key_id, network.name, method, units, failed, microseconds, cached)
+        self.record_usage(caller.account_id, caller.key_id, network.name, method, units, failed, microseconds, cached)
 
     def _log_range(self, network: Network, call: Call) -> LogRange | None:
         return log_range(call.params, self._head(network)) if call.method == "eth_getLogs" else None

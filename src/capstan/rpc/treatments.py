@@ -50,21 +50,29 @@ class Treatments:
         self._cost = cost
         self._topic = topic
         self._heads = heads
-        self._networks: dict[str, tuple[Network, dict[str, Treatment]]] = {}
+        self._networks: dict[str, tuple[Network, dict[bytes, Treatment]]] = {}
 
-    def of(self, network: Network, method: str) -> Treatment | None:
-        """The treatment of a read, or None for every other method."""
+    def named(self, network: Network) -> dict[bytes, Treatment]:
+        """The treatments of a network that were found out so far, by the names of the methods as they are sent.
+
+        Holds as long as the network is configured so. For those who look often, to be kept.
+        """
         found = self._networks.get(network.name)
         if found is None or found[0] is not network:
             # Of a network that was configured anew. There is one entry for each name.
             found = self._networks[network.name] = (network, {})
-        return found[1].get(method) or self._find(network, method, found[1])
+        return found[1]
 
-    def _find(self, network: Network, method: str, known: dict[str, Treatment]) -> Treatment | None:
+    def of(self, network: Network, method: str) -> Treatment | None:
+        """The treatment of a read, or None for every other method."""
+        known = self.named(network)
+        return known.get(method.encode()) or self._find(network, method, known)
+
+    def _find(self, network: Network, method: str, known: dict[bytes, Treatment]) -> Treatment | None:
         kind = look_up(network.spec, method)
         if kind.kind is not Kind.READ:
             return None
-        treatment = known[method] = Treatment(
+        treatment = known[method.encode()] = Treatment(
             method,
             kind.scope,
             self._cost(method, False),

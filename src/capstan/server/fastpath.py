@@ -9,6 +9,8 @@ ordinary server, and give the same answers.
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
+from msgspec import Raw
+
 from capstan.access.directory import KeyDirectory
 from capstan.access.models import Caller
 from capstan.chain.registry import Network
@@ -19,9 +21,8 @@ from capstan.core.redact import quoted
 from capstan.limits.models import Decision, Limits, RateLimiter
 from capstan.limits.refusals import rate_limited
 from capstan.rpc.cache.gateway import Plan
-from capstan.rpc.errands import Errand
 from capstan.rpc.models import RpcReply
-from capstan.rpc.preparing import Prepared
+from capstan.rpc.preparing import Prepared, PreparedRead
 from capstan.rpc.service import RpcService
 from capstan.server.accesslog import AccessLine, AccessLog
 from capstan.server.admission import Admission, RequestMeter
@@ -29,7 +30,7 @@ from capstan.server.context import RequestContext
 from capstan.server.heads import Headers, HeadMemo, RequestHead, Standing
 from capstan.server.identity import ClientAddress, request_id_of
 from capstan.server.rendering import to_api_error
-from capstan.server.responses import ResponseEncoder
+from capstan.server.responses import RESULT_FRAME, ResponseEncoder
 from capstan.server.sent import Sent
 from capstan.server.telemetry import Telemetry
 
@@ -62,11 +63,16 @@ class FastPath:
         access_log: AccessLog,
         request_ids: RequestIds,
     ) -> None:
-        self._directory = directory
-        self._limiter = limiter
+        self._find_known = directory.find_known
+        self._take_now = limiter.take_now
         self._admission = admission
         self._service = service
+        self._prepare = service.prepare
+        self._look = service.look
+        self._begin = service.begin
+        self._record_usage = service.record_usage
         self._encoder = encoder
+        self._encode_result = encoder.encode_result
         self._clock = clock
         self._monotonic = clock.monotonic
         self._find_network = find_network
@@ -93,16 +99,16 @@ class FastPath:
         started = self._monotonic()
         try:
             digest = head.digest
-            caller = None if digest is None else self._directory.find_known(digest, started)
+            caller = None if digest is None else self._find_known(digest, started)
             standing = head.standing
             if standing is None or standing.caller is not caller:
                 standing = self._standing(head, caller)
                 if standing is None or caller is None:
                     return self._answer_slowly(head, body, client, keep_alive, started)
-            network, limits = standing.network, standing.limits
-            prepared = self._service.prepare(network, body)
-            requests, units = len(prepared.items), prepared.units
-            decision = self._limiter.take_now(standing.account_id, limits, requests, units)
+            network = standing.network
+            prepared = self._prepare(network, body, standing.methods)
+            requests, units = prepared.requests, prepared.units
+            decision = self._take_now(standing.account_id, standing.limits, requests, units)
         except Exception:
             # Nothing was charged yet. The longer way meets the same, a mistake of ours too, and answers it.
             return self._answer_slowly(head, body, client, keep_alive, started)
@@ -110,21 +116,23 @@ class FastPath:
             return self._answer_slowly(head, body, client, keep_alive, started)
         if not decision.allowed:
             context = self._context(head, client, caller, decision, started, units=0)
-            return self._error(context, rate_limited(decision, limits, requests, prepared.units), keep_alive)
+            return self._error(context, rate_limited(decision, standing.limits, requests, units), keep_alive)
+        plan: Plan | None = None
         try:
-            found = self._service.answer_now(caller, network, prepared, started)
-            if isinstance(found, bytes):
-                return self._hit(found, decision, caller, head, client, keep_alive, started, units)
-            if found is not None:
-                sent = Sent(head, client, caller, decision, prepared, started, keep_alive, self)
-                sent.errand = self._service.begin(caller, network, prepared, found, started, sent)
-                if sent.errand is not None:
-                    return sent
+            if isinstance(prepared, PreparedRead):
+                found = self._look(caller, network, prepared)
+                if isinstance(found, bytes):
+                    return self._hit(prepared, found, decision, caller, network, head, client, keep_alive, started)
+                plan = found
+                if plan is not None:
+                    sent = Sent(caller, network, prepared, plan, started, head, client, decision, keep_alive, self)
+                    if self._begin(sent):
+                        return sent
         except Exception as error:
             # Past here it would end the connection.
             return self._fault(self._context(head, client, caller, decision, started, units=units), error, keep_alive)
         context = self._context(head, client, caller, decision, started, units=units)
-        return self._finish(context, network, prepared, found, keep_alive)
+        return self._finish(context, network, prepared, plan, keep_alive)
 
     def _standing(self, head: RequestHead, caller: Caller | None) -> Standing | None:
         """What follows from the caller for this head, to be kept with it; None for those who take the longer way."""
@@ -133,7 +141,7 @@ class FastPath:
         network = self._targets.get((head.target, caller.mode))
         if network is None:
             return None
-        standing = head.standing = Standing(caller, network, self._limits_of(caller))
+        standing = head.standing = Standing(caller, network, self._limits_of(caller), self._service.methods(network))
         return standing
 
     def _context(
@@ -152,62 +160,71 @@ class FastPath:
 
     def _hit(
         self,
-        reply: bytes,
+        read: PreparedRead,
+        result: bytes,
         decision: Decision,
         caller: Caller,
+        network: Network,
         head: RequestHead,
         client: str,
         keep_alive: bool,
         started: float,
-        units: int,
     ) -> bytes:
         """The response to a call that was answered from memory."""
-        request_id = self._request_ids.next_bytes()
         seconds = self._monotonic() - started
+        method, microseconds = read.treatment.method, int(seconds * 1_000_000)
+        self._record_usage(
+            caller.account_id, caller.key_id, network.name, method, read.units, False, microseconds, True
+        )
         self._count_ok(seconds)
+        ids = self._request_ids
+        count = ids.count = ids.count + 1
         if self._access_log.enabled:
-            self._log(request_id.decode(), 200, len(reply), units, client, caller, head.path, seconds)
-        return self._encoder.encode_json(reply, b"hit", decision, request_id, keep_alive)
+            size = RESULT_FRAME + len(read.id) + len(result)
+            self._log(ids.of(count), 200, size, read.units, client, caller, head.path, seconds)
+        return self._encode_result(b"hit", decision, ids.prefix, count, read.id, result, keep_alive)
 
-    def respond(self, sent: Sent, reply: bytes) -> bytes:
+    def respond(self, sent: Sent, result: Raw) -> bytes:
         """The response to a call that was sent and that its first upstream answered."""
-        request_id = self._request_ids.next_bytes()
-        seconds = self._monotonic() - sent.started
+        seconds = self._monotonic() - sent.began
+        text = self._service.finish(sent, result, seconds)
         self._count_ok(seconds)
+        ids, read = self._request_ids, sent.read
+        count = ids.count = ids.count + 1
         if self._access_log.enabled:
-            units = sent.prepared.units
-            self._log(request_id.decode(), 200, len(reply), units, sent.client, sent.caller, sent.head.path, seconds)
-        return self._encoder.encode_json(reply, b"miss", sent.decision, request_id, sent.keep_alive)
+            size = RESULT_FRAME + len(read.id) + len(text)
+            self._log(ids.of(count), 200, size, read.units, sent.client, sent.caller, sent.head.path, seconds)
+        return self._encode_result(b"miss", sent.decision, ids.prefix, count, read.id, text, sent.keep_alive)
 
     def regret(self, sent: Sent) -> bytes:
         """The response to a call that was sent and whose reply was lost through a mistake of ours, which was logged."""
+        self._service.drop(sent)
         context = self._context_of(sent)
         message = f"something went wrong on our side; the request id is {context.request_id}"
         return self._error(context, InternalError(message), sent.keep_alive)
 
     def _context_of(self, sent: Sent) -> RequestContext:
-        units = sent.prepared.units
-        return self._context(sent.head, sent.client, sent.caller, sent.decision, sent.started, units=units)
+        units = sent.read.units
+        return self._context(sent.head, sent.client, sent.caller, sent.decision, sent.began, units=units)
 
     async def carry_on(self, sent: Sent) -> bytes:
         """Answer a call that was sent and that its first upstream did not answer plainly."""
-        errand = sent.take_errand()
-        assert errand is not None, "carried on once"
+        assert sent.take(), "carried on once"
         context = self._context_of(sent)
-        return await self._finish(context, errand.network, sent.prepared, errand.plan, sent.keep_alive, errand)
+        return await self._finish(context, sent.network, sent.read, sent.plan, sent.keep_alive, sent)
 
-    def abandon(self, errand: Errand) -> None:
+    def abandon(self, sent: Sent) -> None:
         """Nobody wants the reply to what was sent any more."""
-        self._service.abandon(errand)
+        self._service.abandon(sent)
 
     async def _finish(
         self,
         context: RequestContext,
         network: Network,
-        prepared: Prepared,
+        prepared: Prepared | PreparedRead,
         plan: Plan | None,
         keep_alive: bool,
-        errand: Errand | None = None,
+        errand: Sent | None = None,
     ) -> bytes:
         """Answer a request that was admitted and charged for, asking upstreams."""
         assert context.caller is not None

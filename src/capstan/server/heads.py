@@ -17,6 +17,7 @@ from capstan.access.models import Caller
 from capstan.chain.registry import Network
 from capstan.core.memo import Memo
 from capstan.limits.models import Limits
+from capstan.rpc.treatments import Treatment
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -49,14 +50,15 @@ class RequestHead:
 
 
 class Standing:
-    """A caller with what follows from it and the target: the network, and the limits of the account."""
+    """A caller with what follows from it and the target: the network with its methods, the limits of the account."""
 
-    __slots__ = ("account_id", "caller", "limits", "network")
+    __slots__ = ("account_id", "caller", "limits", "methods", "network")
 
-    def __init__(self, caller: Caller, network: Network, limits: Limits) -> None:
+    def __init__(self, caller: Caller, network: Network, limits: Limits, methods: dict[bytes, Treatment]) -> None:
         self.caller = caller
         self.network = network
         self.limits = limits
+        self.methods = methods
         self.account_id = caller.account_id
 
 

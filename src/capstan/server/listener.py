@@ -76,7 +76,7 @@ async def serve_until_stopped(
             task.add_done_callback(tasks.discard)
 
     with _signals(loop, {signal.SIGINT: begin_stop, signal.SIGTERM: begin_stop, signal.SIGHUP: reload}):
-        protocol.surroundings.encoder.use_defaults(lambda: server.server_state.default_headers)
+        protocol.surroundings.encoder.use_defaults(server.server_state)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         sweeping = asyncio.create_task(sweep(server.server_state.connections))
         watcher = asyncio.create_task(_stop_when(stop, begin_stop)) if stop is not None else None

@@ -8,10 +8,14 @@ the transport says when it has enough.
 
 import asyncio
 import math
-from typing import Any
+from typing import Any, Final
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+# In the place of a deadline, between two requests: the next sweep sets one. To read the clock for each request would
+# cost more than a second of patience is worth.
+AT_REST: Final = -1.0
 
 
 class _Flow(FlowControl):
@@ -69,7 +73,8 @@ class PacedProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         """The transport calls this when the client has read. Its own time stood still while we did not listen."""
         super().resume_writing()
-        self.deadline += self.loop.time() - self._choked_at
+        if self.deadline != AT_REST:
+            self.deadline += self.loop.time() - self._choked_at
         self._unread = -1
         held, self._held = self._held, None
         if held is not None and not self.transport.is_closing():

@@ -33,7 +33,7 @@ from capstan.limits.models import Decision
 from capstan.server.fastpath import PREFIX, FastPath
 from capstan.server.handshake import PREFIX as SOCKET_PREFIX
 from capstan.server.heads import END, RequestHead
-from capstan.server.pacing import PacedProtocol
+from capstan.server.pacing import AT_REST, PacedProtocol
 from capstan.server.responses import ResponseEncoder
 from capstan.server.sent import Sent, Underway
 from capstan.server.websocket import WebSocketConnection
@@ -43,6 +43,7 @@ log = structlog.get_logger(__name__)
 _SWEEP_SECONDS = 1.0
 _SWEPT_AT_ONCE = 256
 _NEVER = math.inf
+_END_BYTES = len(END)
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +90,6 @@ class CapstanProtocol(PacedProtocol):
         self._heads = self.surroundings.fast_path.heads.get
         self._young_heads = self.surroundings.fast_path.heads.get_young
         self._fast_answer = self.surroundings.fast_path.answer
-        self._keep_alive_seconds = self.surroundings.limits.keep_alive_seconds
         self._host = "unknown"
         # The body of a fast request.
         self._fast_body: list[bytes] | None = None
@@ -113,7 +113,7 @@ class CapstanProtocol(PacedProtocol):
         if self._deaf or self.transport.is_closing():
             return
         if self._at_start:
-            end = data.find(END) + len(END)
+            end = data.find(END) + _END_BYTES
             head = data[:end]
             known = self._young_heads(head) or self._heads(head)
             # A whole request. While one before it waits for its answer, it is for uvicorn's pipeline.
@@ -126,7 +126,12 @@ class CapstanProtocol(PacedProtocol):
             ):
                 # Line breaks between two messages mean nothing.
                 self._head_bytes = 0
-                self._answer(known.head, data[end:], True)
+                outcome = self._fast_answer(known.head, data[end:], self._host, True)
+                if isinstance(outcome, bytes):
+                    self.transport.write(outcome)
+                    self.deadline = AT_REST
+                else:
+                    self._answer_later(outcome, True)
                 return
         self._piece = data if self._at_start else None
         if self._in_head:
@@ -255,6 +260,8 @@ class CapstanProtocol(PacedProtocol):
         if self.flow.write_paused or self.transport.is_closing():
             self.check_progress(now, self.surroundings.limits.body_timeout_seconds)
             return
+        if self.deadline == AT_REST:
+            self.deadline = now + self.surroundings.limits.keep_alive_seconds
         if now < self.deadline:
             return
         if self.flow.read_paused:
@@ -289,26 +296,30 @@ class CapstanProtocol(PacedProtocol):
             self.transport.write(outcome)
             if not keep_alive:
                 self.transport.close()
-            self.deadline = self.loop.time() + self._keep_alive_seconds
-        elif isinstance(outcome, Sent):
-            self.deadline = _NEVER
-            outcome.connection = self
-            self.cycle = outcome  # type: ignore[assignment] # has what uvicorn looks at; see the class
-            if self._stopping:
-                self._hold()
+            self.deadline = AT_REST
         else:
+            self._answer_later(outcome, keep_alive)
+
+    def _answer_later(self, outcome: Sent | Coroutine[Any, Any, bytes], keep_alive: bool) -> None:
+        if not isinstance(outcome, Sent):
             self._wait_for(outcome, keep_alive)
+            return
+        self.deadline = _NEVER
+        outcome.connection = self
+        self.cycle = outcome  # type: ignore[assignment] # has what uvicorn looks at; see the class
+        if self._stopping:
+            self._hold()
 
     def _wait_for(self, outcome: Coroutine[Any, Any, bytes], keep_alive: bool) -> None:
         """Write an answer that is not there yet, as soon as it is."""
         self.deadline = math.inf
         underway = Underway(keep_alive)
         self.cycle = underway  # type: ignore[assignment] # has what uvicorn looks at; see the class
-        task = self.loop.create_task(self._answer_later(outcome, underway))
+        task = self.loop.create_task(self._await_answer(outcome, underway))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
 
-    async def _answer_later(self, outcome: Coroutine[Any, Any, bytes], underway: Underway) -> None:
+    async def _await_answer(self, outcome: Coroutine[Any, Any, bytes], underway: Underway) -> None:
         try:
             response = await outcome
         except Exception:
@@ -334,7 +345,7 @@ class CapstanProtocol(PacedProtocol):
             self.on_response_complete()
         else:
             # The sweep looks after the wait for the next request: a timer for each would cost more.
-            self.deadline = self.loop.time() + self._keep_alive_seconds
+            self.deadline = AT_REST
 
     def _fast_path_refusal(self, error: ApiError) -> Coroutine[Any, Any, bytes]:
         return self.surroundings.fast_path.refuse(RequestHead(self.url, self.headers), self._host, error)

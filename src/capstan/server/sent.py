@@ -11,13 +11,15 @@ lost or the server stops, one of the server's tasks, so that the stop waits for 
 import asyncio
 from typing import Any, ClassVar, Protocol
 
-import msgspec
 import structlog
+from msgspec import Raw
 
 from capstan.access.models import Caller
+from capstan.chain.registry import Network
 from capstan.limits.models import Decision
+from capstan.rpc.cache.gateway import Plan
 from capstan.rpc.errands import Errand
-from capstan.rpc.preparing import Prepared
+from capstan.rpc.preparing import PreparedRead
 from capstan.server.heads import RequestHead
 
 log = structlog.get_logger(__name__)
@@ -47,8 +49,8 @@ class Underway:
 class Sender(Protocol):
     """Who made it, and finishes it: the fast path."""
 
-    def respond(self, sent: "Sent", reply: bytes) -> bytes:
-        """The response with the body of a reply."""
+    def respond(self, sent: "Sent", result: Raw) -> bytes:
+        """The response with a result that came."""
         ...
 
     def regret(self, sent: "Sent") -> bytes:
@@ -59,7 +61,7 @@ class Sender(Protocol):
         """The response by the longer way."""
         ...
 
-    def abandon(self, errand: Errand) -> None:
+    def abandon(self, sent: "Sent") -> None:
         """Nobody wants the reply any more."""
         ...
 
@@ -72,32 +74,50 @@ class Connection(Protocol):
         ...
 
 
-class Sent(msgspec.Struct, eq=False):
-    """One request under way. An `rpc.errands.Asker`."""
+class Sent(Errand):
+    """One request under way: the errand of its call, and what its response needs."""
 
-    head: RequestHead
-    client: str
-    caller: Caller
-    decision: Decision
-    prepared: Prepared
-    started: float
-    keep_alive: bool
-    sender: Sender
-    # Set by whoever made it, before anything can arrive; both are taken away again when they have done their part.
-    errand: Errand | None = None
+    # Set before anything can arrive, and taken away again when it has done its part.
     connection: Connection | None = None
     task: asyncio.Task[bytes] | None = None
+    # Whether nobody has seen to the end of what was sent.
+    open = True
     # What uvicorn looks at.
-    disconnected: bool = False
-    response_complete: bool = False
+    disconnected = False
+    response_complete = False
     response_started: ClassVar[bool] = False
     message_event: ClassVar[Nobody] = Nobody()
 
-    def replied(self, body: bytes) -> None:
-        """The reply came."""
-        self.errand = None
+    def __init__(
+        self,
+        caller: Caller,
+        network: Network,
+        read: PreparedRead,
+        plan: Plan,
+        began: float,
+        head: RequestHead,
+        client: str,
+        decision: Decision,
+        keep_alive: bool,
+        sender: Sender,
+    ) -> None:
+        # As the errand does, without a call.
+        self.caller: Caller = caller
+        self.network = network
+        self.read = read
+        self.plan = plan
+        self.began = began
+        self.head = head
+        self.client = client
+        self.decision = decision
+        self.keep_alive = keep_alive
+        self.sender = sender
+
+    def answered(self, result: Raw) -> None:
+        """The result came."""
+        self.open = False
         try:
-            response = self.sender.respond(self, body)
+            response = self.sender.respond(self, result)
         except Exception:
             # It must not hurt the connection to the upstream, in whose callback we are.
             log.exception("fast_path_failed")
@@ -106,11 +126,6 @@ class Sent(msgspec.Struct, eq=False):
         if connection is not None:
             self.connection = None
             connection.answered_later(self, response)
-
-    def broke(self) -> None:
-        """There will be no reply, through a mistake of ours."""
-        self.errand = None
-        self._hand_over(self.sender.regret(self))
 
     def carry_on(self) -> None:
         """The reply needs the longer way."""
@@ -121,24 +136,21 @@ class Sent(msgspec.Struct, eq=False):
         """The server stops and waits no longer."""
         if self.task is not None:
             self.task.cancel()
-            return
-        errand = self.take_errand()
-        if errand is not None:
-            self.sender.abandon(errand)
+        elif self.take():
+            self.sender.abandon(self)
             # Not now: whoever cancels is going through all requests.
             asyncio.get_running_loop().call_soon(self._hand_over, None)
 
-    def take_errand(self) -> Errand | None:
-        """What was begun, for the task that carries it on. Whoever takes it sees to its end."""
-        errand, self.errand = self.errand, None
-        return errand
+    def take(self) -> bool:
+        """Take over what was sent, for the task that carries it on. Whoever gets True sees to its end."""
+        was_open, self.open = self.open, False
+        return was_open
 
     def _ended(self, task: asyncio.Task[bytes]) -> None:
         self.task = None
-        errand = self.take_errand()
-        if errand is not None:
+        if self.take():
             # The task was cancelled before it ran.
-            self.sender.abandon(errand)
+            self.sender.abandon(self)
         if task.cancelled():
             self._hand_over(None)
             return

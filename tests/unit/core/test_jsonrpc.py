@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from capstan.core import jsonrpc
-from capstan.core.jsonrpc import BadCall, Call, Malformed, RequestParser
+from capstan.core.jsonrpc import BadCall, Call, Malformed, RequestParser, plain_parts
 
 PARSER = RequestParser(max_items=3, max_depth=8)
 
@@ -205,6 +205,48 @@ def test_a_plain_call_is_read_as_any_other(body: bytes) -> None:
     plain = PARSER.parse_plain(body)
     if plain is not None:
         assert single(body) == plain
+
+
+LAYOUTS = (
+    '{"jsonrpc":"2.0","id":%(id)s,"method":%(method)s,"params":%(params)s}',
+    '{"jsonrpc":"2.0","id":%(id)s,"method":%(method)s}',
+    '{"jsonrpc": "2.0", "method": %(method)s, "params": %(params)s, "id": %(id)s}',
+    '{"jsonrpc":"2.0","method":%(method)s,"params":%(params)s,"id":%(id)s}',
+    '{"method":%(method)s,"params":%(params)s,"id":%(id)s,"jsonrpc":"2.0"}',
+    '{"method":%(method)s,"id":%(id)s,"jsonrpc":"2.0","params":%(params)s}',
+)
+
+
+@given(
+    st.sampled_from(LAYOUTS),
+    st.sampled_from(["0", "1", "17", "007", "-1", "1.5", "1e3", '"1"', "null", "9" * 18, "9" * 19]),
+    st.sampled_from(['"eth_call"', '"m"', '""', '"a\\"b"', '"a\\u0062"', "1"]),
+    st.lists(st.sampled_from(['"0x1"', "[]", "{}", '"]}"', '"\\\\"', '"é"', "1"]), max_size=3).map(
+        lambda words: f"[{','.join(words)}]"
+    ),
+    st.sampled_from(["", " ", "}", ',"id":2}', ',"params":[]}']),
+)
+def test_the_parts_of_a_call_are_those_that_the_parser_finds(
+    layout: str, call_id: str, method: str, params: str, tail: str
+) -> None:
+    body = (layout % {"id": call_id, "method": method, "params": params} + tail).encode()
+    parts = plain_parts(body)
+    if parts is None:
+        return
+    found_id, found_method, found_params = parts
+    # Of the params nothing is known. What is known of the rest holds if they are JSON.
+    try:
+        json.loads(found_params)
+    except ValueError:
+        return
+    assert single(body) == Call(found_method.decode(), found_params, found_id)
+
+
+def test_the_calls_of_common_clients_are_taken_apart() -> None:
+    for layout in LAYOUTS[:-1]:
+        body = layout % {"id": "7", "method": '"eth_call"', "params": '["0x1",{}]'}
+        params = b'["0x1",{}]' if "params" in layout else b"[]"
+        assert plain_parts(body.encode()) == (b"7", b"eth_call", params)
 
 
 def test_most_calls_are_plain() -> None:

@@ -145,6 +145,7 @@ class RpcCache:
         self._monotonic = clock.monotonic
         self._get = self._memory.get
         self._entry = self._memory.entry
+        self._touch = self._memory.touch
         self._put = self._memory.put
         self._tier = tier
         self._coalescer: Coalescer[tuple[Raw, Source]] = Coalescer() if coalescer is None else coalescer
@@ -176,27 +177,35 @@ class RpcCache:
 
     def ask(self, topic: Topic, params: bytes) -> Question:
         """The call as a question. Does not depend on the chain, and need not be cheap twice for the same params."""
-        rule = topic.rule
-        if rule is None:
+        if (rule := topic.rule) is None:
             return UNCACHEABLE
         key = topic.plain_prefix + params
-        entry = self._entry(key)
-        question = None if entry is None else entry.question
-        if question is None:
-            question = ask_plainly(rule, key, params) or self._memo.get(key)
+        question = self.ask_known(topic, params) or self._memo.get(key)
         if question is None:
             question = ask_fully(topic.family, rule, topic.prefix, params)
             self._memo.put(key, question)
         return question
 
+    def ask_known(self, topic: Topic, params: bytes) -> Question | None:
+        """The same for params in their simplest spelling; None when they are not in it, or may be no JSON at all."""
+        if (rule := topic.rule) is None:
+            return None
+        # An entry under the key of these very params was kept for params that were read, and are these bytes.
+        key = topic.plain_prefix + params
+        entry = self._entry(key)
+        return ask_plainly(rule, key, params) if entry is None or entry.question is None else entry.question
+
     def look_up(self, topic: Topic, question: Question, heads: HeadView) -> bytes | Plan:
         """The answer to a question about the topic if it is in memory, else the plan to hand to `fetch`."""
         key, track = question.key, topic.track
         entry = self._entry(key)
-        if entry is not None and (track.doubted is None or self._is_vouched_for(entry, track, heads)):
-            result = self._get(key)
-            if result is not None:
-                return result
+        if (
+            entry is not None
+            and (track.doubted is None or self._is_vouched_for(entry, track, heads))
+            and (entry.until is None or entry.until > self._monotonic())
+        ):
+            self._touch(key)
+            return entry.result
         if question.when is _AT_NAMED and question.block == "latest" and question.shape is _OPAQUE:
             # So are most calls, and the policy is the same for all of them.
             latest = heads.latest_number
@@ -235,9 +244,9 @@ class RpcCache:
             return None
         return self._lead(_flight_key(plan))
 
-    def land(self, plan: Plan, lead: Lead, result: Raw) -> None:
-        """A node gave this result: keep it if that is allowed, and give it to those who wait for it."""
-        self._keep(plan, result)
+    def land(self, plan: Plan, lead: Lead, result: Raw, text: bytes) -> None:
+        """A node gave this result, here as bytes too: keep it if that is allowed, and give it to those who wait."""
+        self._keep(plan, result, text)
         self._coalescer.land(lead, (result, "miss"))
 
     def abandon(self, lead: Lead) -> None:
@@ -350,20 +359,20 @@ class RpcCache:
             if kept is not None:
                 return Raw(kept), "hit"
         result = await call()
-        self._keep(plan, result)
+        self._keep(plan, result, None)
         return result, "miss"
 
     def _may_be_in_tier(self, plan: Plan) -> bool:
         return self._tier is not None and plan.track.persists and self._tier.may_have(plan.key)
 
-    def _keep(self, plan: Plan, result: Raw) -> None:
+    def _keep(self, plan: Plan, result: Raw, text: bytes | None) -> None:
         track, policy = plan.track, plan.policy
         if track.revert_count != plan.revert_count:
             return
         if policy.kind is _AT_HEAD and policy.shape is _OPAQUE:
             # The common case, in which the answer is not looked into.
             if track.head_count == plan.head_count:
-                text, options = bytes(result), track.options or _DEFAULTS["evm"]
+                options, text = track.options or _DEFAULTS["evm"], text or bytes(result)
                 if text != NULL:
                     self._put(plan.network, plan.key, text, BOUND_TO_HEAD, options.head_seconds, plan.question)
                 else:
@@ -372,15 +381,15 @@ class RpcCache:
         binding = after(policy, result, plan.heads)
         if binding is None:
             return
-        life = binding.life
+        life, text = binding.life, text or bytes(result)
         if life is _FINAL:
-            self.keep_final(plan.network, plan.key, bytes(result), binding.number, plan.revert_count, plan.question)
+            self.keep_final(plan.network, plan.key, text, binding.number, plan.revert_count, plan.question)
         elif life is _BLOCK:
-            self._put(plan.network, plan.key, bytes(result), binding, None, plan.question)
+            self._put(plan.network, plan.key, text, binding, None, plan.question)
         elif track.head_count == plan.head_count:
             options = track.options or _DEFAULTS["evm"]
             seconds = options.head_seconds if life is _HEAD else options.moment_seconds
-            self._put(plan.network, plan.key, bytes(result), binding, seconds, plan.question)
+            self._put(plan.network, plan.key, text, binding, seconds, plan.question)
 
 
 def _flight_key(plan: Plan) -> tuple[bytes, int, int]:

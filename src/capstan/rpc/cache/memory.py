@@ -96,6 +96,8 @@ class MemoryCache:
         self._entries: OrderedDict[bytes, Entry] = OrderedDict()
         # What is kept under a key, whether it still holds or not. For those who look before they ask.
         self.entry = self._entries.get
+        # What is kept under this key was used.
+        self.touch = self._entries.move_to_end
         self._groups: dict[str, _Groups] = {}
         self._bytes = 0
         self._evicted = 0
