@@ -4,6 +4,7 @@ Used by the tests of webhooks. The service is a process, as users have it; the c
 """
 
 import contextlib
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -91,6 +92,12 @@ def mint(devnet: EvmDevnet, account: DevAccount, contract: str, to: str, *number
     receipt = devnet.send(account, contract, data=data, gas=500_000)
     assert receipt["status"] == "0x1", receipt
     return receipt
+
+
+def openssl_hmac(key: bytes, content: bytes) -> bytes:
+    """HMAC-SHA256 as the openssl command computes it."""
+    command = ["openssl", "dgst", "-sha256", "-mac", "HMAC", "-macopt", f"hexkey:{key.hex()}", "-binary"]
+    return subprocess.run(command, input=content, capture_output=True, check=True).stdout
 
 
 class Hooks:

@@ -156,7 +156,7 @@ class WebhookService:
 
     async def _check_network(self, kind: EventType, facts: NetworkFacts) -> None:
         if facts.family != "evm":
-            raise InvalidRequest(f"chain: {facts.name} has no webhooks: only EVM chains do")
+            raise NotFound(f"Network {facts.name} has no webhooks: only EVM chains do.")
         if kind.family is Family.INTERNAL:
             why_not = await self._reach.why_no_traces(facts.name)
             if why_not is not None:

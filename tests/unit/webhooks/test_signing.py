@@ -2,26 +2,20 @@
 
 import base64
 import stat
-import subprocess
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
+from standardwebhooks import Webhook, WebhookVerificationError
 
 from capstan.webhooks.identity import event_id
+from capstan.webhooks.kinds import Format
 from capstan.webhooks.sealing import Seal, SealBroken, new_signing_secret
 from capstan.webhooks.signing import delivery_headers
+from tests.support.webhooks import openssl_hmac
 
 BODY = '{"id":"evt_1","data":{"symbol":"Ω"}}'.encode()
-
-
-def openssl(key: bytes, content: bytes) -> bytes:
-    done = subprocess.run(
-        ["openssl", "dgst", "-sha256", "-mac", "HMAC", "-macopt", f"hexkey:{key.hex()}", "-binary"],
-        input=content,
-        capture_output=True,
-        check=True,
-    )
-    return done.stdout
 
 
 def test_a_secret_is_the_prefix_and_base64_of_32_bytes() -> None:
@@ -35,7 +29,7 @@ def test_format_a_is_what_openssl_computes() -> None:
     secret = new_signing_secret()
     headers = delivery_headers("A", "log", "evt_1", BODY, [secret], 1_700_000_000)
     assert headers["X-Service-Timestamp"] == "1700000000"
-    assert headers["X-Service-Signature"] == openssl(secret.encode(), b"1700000000." + BODY).hex()
+    assert headers["X-Service-Signature"] == openssl_hmac(secret.encode(), b"1700000000." + BODY).hex()
     assert headers["Content-Type"] == "application/json"
     assert not {name for name in headers if name.startswith(("X-Platform", "X-Webhook"))}
 
@@ -43,7 +37,7 @@ def test_format_a_is_what_openssl_computes() -> None:
 def test_format_b_is_what_openssl_computes() -> None:
     secret = new_signing_secret()
     headers = delivery_headers("B", "NEW_BLOCK", "evt_1", BODY, [secret], 1_700_000_000)
-    assert headers["X-Platform-Signature"] == "sha256=" + openssl(secret.encode(), BODY).hex()
+    assert headers["X-Platform-Signature"] == "sha256=" + openssl_hmac(secret.encode(), BODY).hex()
     assert headers["X-Webhook-Event"] == "NEW_BLOCK"
     assert headers["X-Webhook-Idempotency-Key"] == "evt_1"
     assert not {name for name in headers if name.startswith("X-Service")}
@@ -53,17 +47,31 @@ def test_standard_webhooks_is_what_openssl_computes() -> None:
     secret = new_signing_secret()
     headers = delivery_headers("A", "log", "evt_1", BODY, [secret], 1_700_000_000)
     key = base64.b64decode(secret.removeprefix("whsec_"))
-    digest = openssl(key, b"evt_1.1700000000." + BODY)
+    digest = openssl_hmac(key, b"evt_1.1700000000." + BODY)
     assert headers["webhook-id"] == "evt_1"
     assert headers["webhook-timestamp"] == "1700000000"
     assert headers["webhook-signature"] == "v1," + base64.b64encode(digest).decode()
 
 
+@pytest.mark.parametrize("form", ["A", "B"])
+def test_the_package_of_standard_webhooks_takes_what_we_sign_and_nothing_else(form: Format) -> None:
+    new, old, other = (new_signing_secret() for _ in range(3))
+    headers = delivery_headers(form, "log", "evt_1", BODY, [new, old], int(time.time()))
+    for secret in (new, old):
+        assert Webhook(secret).verify(BODY, headers) == msgspec.json.decode(BODY)
+    for secret, body in ((other, BODY), (new, BODY + b" ")):
+        with pytest.raises(WebhookVerificationError):
+            Webhook(secret).verify(body, headers)
+    late = delivery_headers(form, "log", "evt_1", BODY, [new], int(time.time()) - 400)
+    with pytest.raises(WebhookVerificationError):
+        Webhook(new).verify(BODY, late)
+
+
 def test_during_a_rotation_both_secrets_sign() -> None:
     new, old = new_signing_secret(), new_signing_secret()
     headers = delivery_headers("B", "NEW_BLOCK", "evt_1", BODY, [new, old], 1_700_000_000)
-    assert headers["X-Platform-Signature"] == "sha256=" + openssl(new.encode(), BODY).hex()
-    assert headers["X-Platform-Signature-Previous"] == "sha256=" + openssl(old.encode(), BODY).hex()
+    assert headers["X-Platform-Signature"] == "sha256=" + openssl_hmac(new.encode(), BODY).hex()
+    assert headers["X-Platform-Signature-Previous"] == "sha256=" + openssl_hmac(old.encode(), BODY).hex()
     assert len(headers["webhook-signature"].split(" ")) == 2
 
 
