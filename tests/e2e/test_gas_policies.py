@@ -76,9 +76,6 @@ def test_rate_limits_are_taken_in_every_form(gas: Gas, rate: Any) -> None:
         ({"rate_limit": {"requests": 1, "per_seconds": 1, "burst": 1}}, "burst"),
         ({"valid_from": "2026-01-01"}, "valid_from"),
         ({"valid_from": "2026-01-01T00:00:00"}, "valid_from"),
-        ({"valid_from": "2026-01-02T00:00:00Z", "valid_until": "2026-01-01T00:00:00Z"}, "valid_until"),
-        # The same moment, written in two ways.
-        ({"valid_from": "2026-01-01T00:00:00Z", "valid_until": "2026-01-01T01:00:00+01:00"}, "valid_until"),
     ],
 )
 def test_bad_rules_are_refused_and_named(gas: Gas, rules: dict[str, Any], named: str) -> None:
@@ -127,7 +124,6 @@ def test_an_archived_policy_stays_as_it_is(gas: Gas) -> None:
         ({"status": "deleted"}, "status"),
         ({"rules": {}}, "at least one rule"),
         ({"rules": {"nonsense": 1}}, "nonsense"),
-        ({"rules": {"valid_from": "2026-01-02T00:00:00Z", "valid_until": "2026-01-01T00:00:00Z"}}, "valid_until"),
         ({"name": ""}, "name"),
     ],
 )
