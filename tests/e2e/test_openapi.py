@@ -1,7 +1,5 @@
 """The API description is complete and true: schemathesis sends what it allows and forbids, and compares the answers."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,87 +7,44 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.devnet import EvmDevnet
 from tests.support.http import assert_error, assert_standard_headers
-from tests.support.service import Service, run_json
+from tests.support.openapi import Described, described_service, find_faults
 
-_EXAMPLES = 40
-
-
-class Described:
-    """A running service and a key for it."""
-
-    def __init__(self, service: Service, key: str) -> None:
-        self.service = service
-        self.key = key
+_EXAMPLES = 10
 
 
 @pytest.fixture(scope="module")
-def described(tmp_path_factory: pytest.TempPathFactory, evm_devnet: Any) -> Iterator[Described]:
+def described(tmp_path_factory: pytest.TempPathFactory, evm_devnet: EvmDevnet) -> Iterator[Described]:
     """One service for all tests of this file, on the development chain."""
-    directory = tmp_path_factory.mktemp("openapi")
-    data = str(directory / "data")
-    key = run_json("keys", "create", "--plan", "enterprise", "--data-dir", data)["key"]
-    # With `debug`, as `capstan dev` has it: internal transfers are found in traces.
-    network = f'upstreams = ["{evm_devnet.url}"], extra_namespaces = ["debug"]'
-    environment = {
-        "CAPSTAN_MODE": "development",
-        "CAPSTAN_LOG__ACCESS": "false",
-        "CAPSTAN_GAS__SIGNER": evm_devnet.deployment.paymaster_signer.private_key,
-        "CAPSTAN_LIMITS__ANONYMOUS_REQUESTS_PER_SECOND": "1000000",
-        "CAPSTAN_NETWORKS": f'{{"ethereum/devnet" = {{{network}}}}}',
-    }
-    service = Service(["--data-dir", data], environment, directory)
-    try:
-        yield Described(service, key)
-    finally:
-        service.kill()
+    with described_service(tmp_path_factory.mktemp("openapi"), evm_devnet) as service:
+        yield service
 
 
 def test_schemathesis_finds_no_fault(described: Described, tmp_path: Path) -> None:
-    """What the description allows is accepted, what it forbids is refused, every answer is as described."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "schemathesis.cli", "run", f"{described.service.base_url}/openapi.json"),
-            *("--header", f"X-API-Key: {described.key}"),
-            *("--max-examples", str(_EXAMPLES)),
-            *("--seed", "1", "--generation-deterministic", "--no-color"),
-            # It warns of paths that found nothing, as those about contracts do for invented addresses, and of /metrics,
-            # which this key may not read. Answers about contracts that exist are compared below.
-            *("--warnings", "off"),
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    """What the description allows is accepted, what it forbids is refused, every answer is as described.
+
+    The run with more examples is `bench/openapi.py`.
+    """
+    # It warns of paths that found nothing, as those about contracts do for invented addresses, and of /metrics, which
+    # this key may not read. Answers about contracts that exist are compared below.
+    done = find_faults(described, tmp_path, "--warnings", "off", examples=_EXAMPLES)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "No issues found" in done.stdout
 
 
 @pytest.mark.parametrize(("kind", "place"), [("tokens", 0), ("nfts", 0), ("nfts", 1)])
 def test_schemathesis_finds_no_fault_in_answers_about_real_tokens(
-    described: Described, tmp_path: Path, evm_devnet: Any, kind: str, place: int
+    described: Described, tmp_path: Path, evm_devnet: EvmDevnet, kind: str, place: int
 ) -> None:
     """The same for things that exist, so that the answers themselves are compared with their description."""
     contract = getattr(evm_devnet.deployment, kind)[place].address
     holder = evm_devnet.deployment.accounts[0].address
     values = {"chain": "ethereum", "contract": contract, "address": holder, "token_id": "2"}
     lines = [f'"path.{name}" = "{value}"' for name, value in values.items()]
-    (tmp_path / "schemathesis.toml").write_text("\n".join(["[parameters]", *lines, ""]))
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "schemathesis.cli", "run", f"{described.service.base_url}/openapi.json"),
-            *("--header", f"X-API-Key: {described.key}", "--include-path-regex", f"/v1/{kind}/"),
-            *("--max-examples", "10", "--phases", "fuzzing", "--mode", "positive"),
-            *("--seed", "1", "--generation-deterministic", "--no-color"),
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    options = ("--include-path-regex", f"/v1/{kind}/", "--phases", "fuzzing", "--mode", "positive")
+    configuration = "\n".join(["[parameters]", *lines, ""])
+    done = find_faults(described, tmp_path, *options, examples=10, configuration=configuration)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "No issues found" in done.stdout, done.stdout
 
