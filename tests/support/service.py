@@ -38,6 +38,7 @@ class Service:
     def __init__(self, arguments: list[str], environment: Mapping[str, str], directory: Path) -> None:
         self._lines: list[str] = []
         self._ready = threading.Event()
+        self._asked_to_stop = False
         self.base_url = ""
         reading, writing = os.pipe()
         try:
@@ -76,10 +77,15 @@ class Service:
         """The log so far as it was written."""
         return "\n".join(self._lines)
 
-    def stop(self) -> int:
-        """SIGTERM, and the exit code."""
-        if self.process.poll() is None:
+    def ask_to_stop(self) -> None:
+        """SIGTERM, once: a second one ends what is under way, or a process that is just about to exit."""
+        if not self._asked_to_stop and self.process.poll() is None:
+            self._asked_to_stop = True
             self.process.send_signal(signal.SIGTERM)
+
+    def stop(self) -> int:
+        """SIGTERM if it had none yet, and the exit code."""
+        self.ask_to_stop()
         code = self.process.wait(_STOP_SECONDS)
         self._reader.join(_STOP_SECONDS)
         return code
