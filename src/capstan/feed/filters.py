@@ -20,6 +20,8 @@ MOST_TOPICS: Final = 1_000
 
 _TOPIC_BYTES = 32
 _LIVE_TAGS = frozenset({"latest", "pending"})
+# Known to nodes, and not to the stream, which tells blocks by their numbers.
+_SETTLED_TAGS: Final = ("safe", "finalized")
 _arguments_decoder = msgspec.json.Decoder(list[Any])
 
 # For each position the topics that match there; None matches every topic.
@@ -134,6 +136,12 @@ def _from_block(option: dict[str, Any]) -> int | None:
         return None
     if block == "earliest":
         return 0
+    if block in _SETTLED_TAGS:
+        message = (
+            f"invalid argument 1: fromBlock: a subscription cannot begin at {block}; "
+            "read that block with eth_getBlockByNumber and give its number"
+        )
+        raise BadSubscription(message)
     try:
         return parse_quantity(block)
     except ValueError as error:

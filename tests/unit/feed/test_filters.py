@@ -60,6 +60,13 @@ def test_whole_transactions_are_asked_for_with_true() -> None:
     assert not read("newPendingTransactions").full
 
 
+@pytest.mark.parametrize("tag", ["safe", "finalized"])
+@pytest.mark.parametrize("kind", ["newHeads", "logs"])
+def test_a_subscription_that_would_begin_at_a_settled_block_is_told_what_to_do(kind: str, tag: str) -> None:
+    with pytest.raises(BadSubscription, match=f"cannot begin at {tag}; read that block with eth_getBlockByNumber"):
+        read(kind, {"fromBlock": tag})
+
+
 @pytest.mark.parametrize(
     "params",
     [
