@@ -125,6 +125,13 @@ class Preparer:
             return self._prepare_carefully(network, body)
         return self._prepare_read(network, call.id, call.params, treatment, self._ask(treatment.topic, call.params))
 
+    def prepare_call(self, network: Network, call: Call) -> PreparedRead | None:
+        """A call of a batch on its own, if it is a read with an id."""
+        treatment = self._treatment_of(network, call.method)
+        if treatment is None or call.id is None:
+            return None
+        return self._prepare_read(network, call.id, call.params, treatment, self._ask(treatment.topic, call.params))
+
     def _prepare_read(
         self, network: Network, call_id: bytes, params: bytes, treatment: Treatment, question: Question
     ) -> PreparedRead:
@@ -143,13 +150,10 @@ class Preparer:
         except jsonrpc.Malformed as error:
             raise InvalidRequest(error.message) from None
         items = request.items
-        if len(items) == 1 and not request.is_batch:
-            item = items[0]
-            treatment = None if isinstance(item, BadCall) else self._treatment_of(network, item.method)
-            if treatment is not None and isinstance(item, Call) and item.id is not None:
-                return self._prepare_read(
-                    network, item.id, item.params, treatment, self._ask(treatment.topic, item.params)
-                )
+        if not request.is_batch and isinstance(items[0], Call):
+            read = self.prepare_call(network, items[0])
+            if read is not None:
+                return read
         return Prepared(items, request.is_batch, sum(self.units(item, network) for item in items))
 
     def is_archive(self, call: Call, network: Network) -> bool:

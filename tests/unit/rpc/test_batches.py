@@ -59,6 +59,24 @@ async def test_equal_calls_of_a_batch_are_asked_once() -> None:
         assert len(tested.nodes[0].calls) == 1
 
 
+async def test_items_that_are_in_memory_are_told_among_those_that_are_asked_for() -> None:
+    async with gateway(results("0x1"), head=100) as tested:
+        known = call("eth_getBalance", f"0x{1:040x}", "latest", id="known")
+        await tested.ask(known)
+        tested.usage.records.clear()
+        other = call("eth_getBalance", f"0x{2:040x}", "latest", id="other")
+        silent = notification("eth_getBalance", f"0x{1:040x}", "latest")
+        answered = await tested.ask([other, known, silent, known | {"id": None}, 7])
+        assert [item["id"] for item in answered] == ["other", "known", None, None]
+        assert [item.get("result") for item in answered] == ["0x1", "0x1", "0x1", None]
+        assert len(tested.nodes[0].calls) == 2
+        assert sorted(tested.usage.records) == [
+            ("eth_getBalance", 2, False, False),
+            ("eth_getBalance", 2, False, True),
+            ("eth_getBalance", 2, False, True),
+        ]
+
+
 async def test_a_batch_whose_answers_are_too_large_stops_asking() -> None:
     limits = RpcLimits(batch_concurrency=1, max_batch_reply_bytes=1_000)
     async with gateway(results("0x" + "00" * 400), limits=limits) as tested:
