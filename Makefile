@@ -83,10 +83,11 @@ docs: $(STAMP)-test ## write the generated pages of docs/
 screenshots: $(STAMP)-test ## take pictures of every page of the dashboard, into screenshots/
 	@$(BIN)/python tools/screenshots.py $(ARGS)
 
-lock: ## choose versions anew and write both lock files
+lock: ## choose versions anew and write the lock files
 	@$(PYTHON) -m venv $(VENV)-lock && $(VENV)-lock/bin/pip install --quiet uv
 	@$(VENV)-lock/bin/uv pip compile --universal --python-version 3.11 --extra dev --group build --group test --generate-hashes --no-header --no-annotate --quiet pyproject.toml -o requirements-test.lock
 	@$(VENV)-lock/bin/uv pip compile --universal --python-version 3.11 --extra dev --group build --generate-hashes --no-header --no-annotate --quiet pyproject.toml -c requirements-test.lock -o requirements.lock
+	@$(VENV)-lock/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet pyproject.toml -c requirements-test.lock -o deploy/requirements.lock
 	@rm -rf $(VENV)-lock
 
 clean: ## remove the virtual environment and caches

@@ -9,12 +9,15 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import aiohttp
 import httpx
 import pytest
 from eth_account import Account
 
+from capstan.devnet.chain import forward, settings_text
+from capstan.settings import load_settings
 from tests.support.bundler import Accounts
 from tests.support.deployment import Deployment, deployed, end, is_running, ready_processes, wait_ready
 from tests.support.devnet import EvmDevnet, wait_until
@@ -148,3 +151,15 @@ def test_the_processes_end_with_their_supervisor(deployment: Deployment, service
     pids = [pids[-1] for pids in ready_processes(service).values()]
     service.kill()
     wait_until(lambda: not any(map(is_running, pids)), 60, "the end of the processes")
+
+
+async def test_the_development_chain_alone_tells_services_how_to_use_it(tmp_path: Path, evm_devnet: EvmDevnet) -> None:
+    async with await forward("127.0.0.1", 0, evm_devnet.node.port) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        config = tmp_path / "capstan.toml"
+        config.write_text(settings_text(evm_devnet.deployment, url))
+        network = load_settings(config, {}).networks[NETWORK]
+        assert network.entry_points == evm_devnet.deployment.entry_points
+        call = {"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}
+        async with httpx.AsyncClient(timeout=30, trust_env=False) as client:
+            assert (await client.post(network.upstreams[0].url, json=call)).json()["result"] == hex(31337)
