@@ -37,6 +37,7 @@ PAGES = (
     ("security", "/dashboard/security"),
     ("second-factor", "/dashboard/security/second-factor"),
     ("accounts", "/dashboard/accounts"),
+    ("chains", "/dashboard/chains"),
     ("missing", "/dashboard/no-such-page"),
 )
 

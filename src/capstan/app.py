@@ -225,15 +225,15 @@ class Application:
             {"database": lambda: ping(database), "bundler": self._bundlers.readiness},
             halted=lambda: self._gateway.followers.halted,
         )
-        prices, signers = self._data.prices, self._bundlers.signers
         self._sponsoring = await Sponsoring.open(
             *(*known, wanted, stack),
             gas_prices=self._gas_prices,
-            prices=prices,
+            prices=self._data.prices,
             metrics=self.metrics,
-            signers=signers,
+            signers=self._bundlers.signers,
         )
-        self._dashboard = await Dashboard.open(*known, self._webhooks, self._usage_store, base_url=self.base_url)
+        shown = (self._webhooks, self._usage_store, self._sponsoring)
+        self._dashboard = await Dashboard.open(*known, *shown, base_url=self.base_url)
         await wanted.start()
         stack.push_async_callback(wanted.close)
         self._build_gate(directory)
@@ -385,6 +385,7 @@ class Application:
 
     def _begin_stop(self) -> None:
         self._readiness.stopping = True
+        self._dashboard.begin_stop()
 
     def _anonymous_limits(self) -> Limits:
         limits = self._live.current.limits

@@ -183,10 +183,12 @@ class Sponsoring:
         history: SponsorshipHistory,
         shown: SponsorName,
         warnings: FundWarnings,
+        funds: FundWatch,
     ) -> None:
         self._policies = policies
-        # Which paymasters and senders of bundles have little left.
+        # Which paymasters and senders of bundles have little left, and what each of them has.
         self.warnings = warnings
+        self.funds = funds
         self._sponsor = sponsor
         self._history = history
         self.methods = PaymasterMethods(PaymasterWebService(sponsor, shown)).table
@@ -275,14 +277,14 @@ class Sponsoring:
         pruner = Pruner(database, clock, keep_days=settings.gas.keep_days)
         warnings = FundWarnings(database, clock, lambda: live.current.mail.operators)
         watch = FundWatch(
-            chain, warnings, shown, lambda: [*_paymasters(live, gateway), *_senders(live, gateway, signers)]
+            chain, warnings, shown, lambda: [*_paymasters(live, gateway), *_senders(live, gateway, signers)], clock
         )
         for task in (pruner, watch):
             if wanted.follows:
                 task.start()
             stack.push_async_callback(task.close)
         name = SponsorName(settings.gas.sponsor_name, settings.gas.sponsor_icon)
-        return cls(policies, sponsor, SponsorshipHistory(database, policies), name, warnings)
+        return cls(policies, sponsor, SponsorshipHistory(database, policies), name, warnings, watch)
 
     def routes(self) -> list[HTTPRouteHandler]:
         """The handlers of the paths of policies and sponsorship."""

@@ -55,11 +55,12 @@ class Chain:
 class Setting:
     def __init__(self, database: Database, chain: Chain, operators: Sequence[str] = ("ops@example.com",)) -> None:
         self.registry = CollectorRegistry()
-        self.warnings = FundWarnings(database, ManualClock(NOON.timestamp()), lambda: operators)
+        clock = ManualClock(NOON.timestamp())
+        self.warnings = FundWarnings(database, clock, lambda: operators)
         network = cast("Any", chain)
         self.watched = [Watched(network, DEPOSIT, ENTRY_POINT, ETHER), Watched(network, BALANCE, None, ETHER)]
         metrics = SponsorMetrics(self.registry)
-        self.watch = FundWatch(cast("Any", chain), self.warnings, metrics, lambda: self.watched)
+        self.watch = FundWatch(cast("Any", chain), self.warnings, metrics, lambda: self.watched, clock)
 
     def metric(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(name, {"network": NETWORK, **labels})

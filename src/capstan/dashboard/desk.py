@@ -145,6 +145,15 @@ class Desk:
         text = self._renderer.render(template, shown)
         return Response(text, status_code=status, media_type="text/html", headers=HEADERS, cookies=cookies)
 
+    def part(self, template: str, values: Mapping[str, Any]) -> str:
+        """A part of a page that is sent alone. It knows no visitor, so it has no forms."""
+        return self._renderer.render(template, dict(values))
+
+    async def still_operator(self, request: Asked) -> bool:
+        """Whether the session of an operator lasts, asked while an answer is under way. It does not count as use."""
+        found = await self._sign_in.find(self.visitor(request).cookie, looking=False)
+        return found is not None and found.user.is_operator
+
     def problem(self, request: Asked, template: str, error: ApiError, values: Mapping[str, Any] = _NONE) -> Page:
         """The page again, with what was wrong."""
         return self.page(request, template, {**values, "problem": error.message}, status=error.status)

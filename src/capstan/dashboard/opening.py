@@ -20,10 +20,12 @@ from capstan.access.store import AccessStore
 from capstan.catalogue.networks import Networks
 from capstan.chain.registry import Network
 from capstan.core.clock import Clock
+from capstan.dashboard.chains import ChainBoard
 from capstan.dashboard.desk import Desk
 from capstan.dashboard.figures import UsageFigures
+from capstan.dashboard.live import LiveOptions, LiveParts
 from capstan.dashboard.menu import Menu
-from capstan.dashboard.pages import keys, overview, security, signing_in, start
+from capstan.dashboard.pages import chains, keys, overview, security, signing_in, start
 from capstan.dashboard.progress import Progress
 from capstan.dashboard.rendering import Renderer
 from capstan.dashboard.router import build_router
@@ -35,6 +37,7 @@ from capstan.rpc.service import RpcService
 from capstan.settings import LiveSettings
 from capstan.signin.building import build_sign_in
 from capstan.signin.service import SignIn
+from capstan.sponsoring import Sponsoring
 from capstan.storage.database import Database
 from capstan.usage.store import UsageStore
 from capstan.wallets.store import WalletStore
@@ -52,11 +55,13 @@ class Dashboard:
         self,
         live: LiveSettings,
         database: Database,
+        gateway: Gateway,
         clock: Clock,
         plans: PlanBook,
         people: SignIn,
         webhooks: Webhooks,
         usage: UsageStore,
+        sponsoring: Sponsoring,
         base_url: str,
     ) -> None:
         self._live = live
@@ -66,19 +71,25 @@ class Dashboard:
         self._people = people
         self._webhooks = webhooks
         self._usage = usage
+        self._gateway = gateway
+        self._sponsoring = sponsoring
         self._base_url = base_url
+        # Before the limit of a request's time is reached, which would cut a stream off.
+        life = max(1.0, min(300.0, live.current.server.request_timeout_seconds - 5.0))
+        self._parts = LiveParts(clock, LiveOptions(life_seconds=life))
 
     @classmethod
     async def open(
         cls,
         live: LiveSettings,
         database: Database,
-        _gateway: Gateway,
+        gateway: Gateway,
         clock: Clock,
         _reach: NetworkReach,
         plans: PlanBook,
         webhooks: Webhooks,
         usage: UsageStore,
+        sponsoring: Sponsoring,
         *,
         base_url: str,
     ) -> "Dashboard":
@@ -89,7 +100,11 @@ class Dashboard:
             file = settings.data_path / signing_in.SETUP_FILE
             _write_private(file, await people.offer_setup())
             log.warning("dashboard_without_operator", read=str(file), or_run="capstan accounts invite --operator")
-        return cls(live, database, clock, plans, people, webhooks, usage, base_url)
+        return cls(live, database, gateway, clock, plans, people, webhooks, usage, sponsoring, base_url)
+
+    def begin_stop(self) -> None:
+        """The service is about to stop: no answer may go on for long."""
+        self._parts.stop()
 
     def routes(self, rpc: RpcService, limiter: RateLimiter, find_network: FindNetwork) -> list[Router]:
         """Its pages; none when it is turned off."""
@@ -97,7 +112,7 @@ class Dashboard:
         if not chosen.enabled:
             return []
         origin = self._base_url.removesuffix("/v1")
-        menu = Menu([overview.ENTRY, keys.ENTRY, security.PEOPLE, security.ENTRY])
+        menu = Menu([overview.ENTRY, keys.ENTRY, security.PEOPLE, security.ENTRY, chains.ENTRY])
         cookies = Cookies(secure=origin.startswith("https://"))
         desk = Desk(self._people, Renderer(self._clock), menu, cookies, origin=origin.partition("://")[2])
         access = AccessService(AccessStore(self._database), self._clock, key_limit=self._plans.key_limit)
@@ -109,8 +124,13 @@ class Dashboard:
             *keys.key_pages(desk, access),
             *security.security_pages(desk, self._people),
             *security.people_pages(desk, self._people),
+            *chains.chain_pages(desk, self._board(), self._parts),
         ]
         return [build_router(desk, handlers)]
+
+    def _board(self) -> ChainBoard:
+        paying = self._sponsoring
+        return ChainBoard(self._gateway, self._database, self._clock, lambda: paying.funds.seen, paying.warnings)
 
     def _progress(self, access: AccessService) -> Progress:
         async def has_key(account_id: str) -> bool:

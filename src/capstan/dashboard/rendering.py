@@ -56,6 +56,7 @@ class Renderer:
             compact=compact,
             duration=duration,
             share=share,
+            span=span,
         )
         self._environment.globals.update(asset=asset, bars=bars, line=line, compact=compact, duration=duration)
 
@@ -67,6 +68,11 @@ class Renderer:
         """How long ago something was, in one unit."""
         seconds = int((utc(self._clock) - moment).total_seconds())
         return elapsed(seconds)
+
+
+def span(seconds: int) -> str:
+    """`3 min`: a length of time in one unit."""
+    return next((f"{seconds // length} {unit}" for length, unit in _PERIODS if seconds >= length), f"{seconds} s")
 
 
 def elapsed(seconds: int) -> str:

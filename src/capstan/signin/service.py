@@ -108,8 +108,8 @@ class SignIn:
         await self._store.forget_failures(both)
         return await self._new_session(user, visit, present), user
 
-    async def find(self, token: str) -> SignedIn | None:
-        """Whoever the token belongs to, if the session has not expired."""
+    async def find(self, token: str, *, looking: bool = True) -> SignedIn | None:
+        """Whoever the token belongs to, if the session has not expired. Without `looking`, it does not count as use."""
         signed_in = await self._store.session(_digest(token))
         if signed_in is None:
             return None
@@ -117,7 +117,7 @@ class SignIn:
         if now >= min(session.expires_at, session.seen_at + self._lifetimes.idle):
             await self._store.end_session(session.user_id, session.id)
             return None
-        if (now - session.seen_at).total_seconds() >= _TOUCH_SECONDS:
+        if looking and (now - session.seen_at).total_seconds() >= _TOUCH_SECONDS:
             await self._store.touch_session(session.id, now)
         return signed_in
 

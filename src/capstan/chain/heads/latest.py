@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry
 
-from capstan.chain.heads.metrics import HeadMetrics
+from capstan.chain.heads.metrics import HeadMetrics, Reorgs
 from capstan.chain.heads.source import HeadOptions
 from capstan.chain.heads.tracker import HeadTracker
 from capstan.chain.registry import Network
@@ -45,6 +45,10 @@ class LatestHeads:
     def tracker(self, name: str) -> HeadTracker:
         """The tracker of the network `chain/network`. Raises `KeyError` when that is not followed."""
         return self._trackers[name]
+
+    def reorgs(self, name: str) -> Reorgs:
+        """The reorganisations of a network that this process has seen."""
+        return self._metrics.seen_reorgs(name)
 
     def sync(self, networks: Iterable[Network]) -> None:
         """Follow exactly these networks from now on. To be called after every change of the configuration."""

@@ -6,15 +6,24 @@ numbers are kept but shown nowhere.
 
 from collections.abc import Callable
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _DEPTHS = (1, 2, 3, 5, 8, 16, 32, 64, 128)
+
+
+class Reorgs(msgspec.Struct, frozen=True):
+    """Reorganisations since the process started: how many, and how many blocks the deepest took back."""
+
+    count: int = 0
+    deepest: int = 0
 
 
 class HeadMetrics:
     """Gauges and counters of all networks."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self._seen: dict[str, Reorgs] = {}
         registry = registry if registry is not None else CollectorRegistry()
         self._number = Gauge("capstan_head_number", "The announced block or slot.", ("network",), registry=registry)
         self._age = Gauge(
@@ -71,6 +80,12 @@ class HeadMetrics:
     def reorg(self, network: str, depth: int) -> None:
         """So many blocks were taken back."""
         self._reorgs.labels(network).observe(depth)
+        before = self.seen_reorgs(network)
+        self._seen[network] = Reorgs(before.count + 1, max(before.deepest, depth))
+
+    def seen_reorgs(self, network: str) -> Reorgs:
+        """What this process has seen of a network, for people."""
+        return self._seen.get(network, Reorgs())
 
     def restarted(self, network: str) -> None:
         """The chain of headers began anew."""
@@ -87,6 +102,7 @@ class HeadMetrics:
 
     def drop_network(self, network: str) -> None:
         """Forget a network that is no longer served."""
+        self._seen.pop(network, None)
         for metric in (self._number, self._age, self._reorgs, self._restarts, self._refused):
             _remove(metric, network)
 

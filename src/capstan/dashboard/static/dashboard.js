@@ -72,3 +72,34 @@ for (const part of document.querySelectorAll("[data-live][id]")) {
     }
   }, seconds * 1000);
 }
+
+// A part with `data-stream` is replaced whenever the server sends it anew (server-sent events), while somebody looks.
+for (const part of document.querySelectorAll("[data-stream][id]")) {
+  const state = document.querySelector(`[data-stream-state="${part.id}"]`);
+  const say = (text) => { if (state && state.textContent !== text) state.textContent = text; };
+  let source = null;
+  const follow = () => {
+    if (document.hidden) {
+      if (source) source.close();
+      source = null;
+      return;
+    }
+    if (source) return;
+    source = new EventSource(part.dataset.stream);
+    source.addEventListener("part", (event) => {
+      say("Live.");
+      const chosen = getSelection();
+      const busy = part.contains(document.activeElement) || (!chosen.isCollapsed && part.contains(chosen.anchorNode));
+      if (busy) return;
+      part.replaceChildren(...new DOMParser().parseFromString(event.data, "text/html").body.childNodes);
+    });
+    source.addEventListener("full", () => say("Too many people look at this page; it becomes live later."));
+    source.addEventListener("ended", () => {
+      source.close();
+      location.reload();
+    });
+  };
+  document.addEventListener("visibilitychange", follow);
+  addEventListener("pagehide", () => { if (source) source.close(); });
+  follow();
+}

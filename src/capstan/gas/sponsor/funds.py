@@ -7,6 +7,7 @@ owner.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 import msgspec
 import structlog
@@ -14,6 +15,7 @@ import structlog
 from capstan.chain.calls.models import BlockChanged
 from capstan.chain.errors import NodeError
 from capstan.chain.registry import Network
+from capstan.core.clock import Clock, utc
 from capstan.core.errors import ApiError
 from capstan.core.hexes import parse_quantity, to_checksum_address
 from capstan.gas.sponsor.chain import SponsorChain
@@ -37,6 +39,20 @@ class Watched(msgspec.Struct, frozen=True):
     least: int
 
 
+class SeenFund(msgspec.Struct, frozen=True):
+    """What an account had when it was last looked at. Amounts are in wei."""
+
+    fund: Fund
+    balance: int
+    least: int
+    at: datetime
+
+    @property
+    def low(self) -> bool:
+        """Whether it has less than it should."""
+        return self.balance < self.least
+
+
 class FundWatch:
     """Looks at every account from time to time. `start`, and `close` at the end."""
 
@@ -46,8 +62,12 @@ class FundWatch:
         warnings: FundWarnings,
         metrics: SponsorMetrics,
         watched: Callable[[], Sequence[Watched]],
+        clock: Clock,
     ) -> None:
         """`watched` is asked each time, because a reload may change it."""
+        self._clock = clock
+        # By what was looked at, in its order; for the dashboard.
+        self.seen: tuple[SeenFund, ...] = ()
         self._chain = chain
         self._warnings = warnings
         self._metrics = metrics
@@ -67,6 +87,7 @@ class FundWatch:
     async def look(self) -> None:
         """Look at all of them now."""
         watched = self._watched()
+        earlier = {each.fund: each for each in self.seen}
         for each in watched:
             try:
                 balance = await self._read(each)
@@ -74,7 +95,9 @@ class FundWatch:
                 log.info("gas.funds_unknown", network=each.network.name, reason=str(error)[:200])
                 continue
             if balance is not None:
+                earlier[each.fund] = SeenFund(each.fund, balance, each.least, utc(self._clock))
                 await self._tell(each, balance)
+        self.seen = tuple(earlier[each.fund] for each in watched if each.fund in earlier)
         await self._warnings.keep([each.fund for each in watched])
 
     async def _read(self, each: Watched) -> int | None:
