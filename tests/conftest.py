@@ -26,21 +26,21 @@ pytest_plugins = [
     "tests.support.javascript",
 ]
 
-# The directories in the order in which they run. Those with the longest files come first and those with many short ones
-# last, so that no worker is left with a long one when the others have nothing to do.
-_ORDER = ("docs", "clients", "browser", "e2e", "data", "validation", "contracts", "contract", "unit")
+# The directories that run last, in their order: those with many short files, so that no worker is left with a long one
+# when the others have nothing to do.
+_LAST = ("data", "validation", "contracts", "contract", "unit")
 
 # Far longer than any test takes, on a slow machine too. A test that hangs fails then, instead of holding up the run.
 _LONGEST_TEST_SECONDS = 300
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the directories in their order; within one the files stay as they are."""
+    """Put the directories in their order; else the tests stay as they are."""
     tests = config.rootpath / "tests"
 
     def place(item: pytest.Item) -> int:
         directory = item.path.relative_to(tests).parts[0] if item.path.is_relative_to(tests) else ""
-        return _ORDER.index(directory) if directory in _ORDER else len(_ORDER)
+        return _LAST.index(directory) if directory in _LAST else -1
 
     items.sort(key=place)
 

@@ -47,7 +47,7 @@ class ServedNode:
 
     async def _answer(self, call: dict[str, Any]) -> dict[str, Any]:
         try:
-            result = await self.node.call(call["method"], msgspec.json.encode(call["params"]), timeout=5.0)
+            result = await self.node.call(call["method"], msgspec.json.encode(call["params"]), timeout=30.0)
         except NodeError as error:
             return {"jsonrpc": "2.0", "id": call["id"], "error": {"code": error.code, "message": error.message}}
         except ChainError:

@@ -161,7 +161,7 @@ class Documents:
     def close(self) -> None:
         """Stop serving."""
         self._server.shutdown()
-        self._thread.join(5)
+        self._thread.join(30)
         self._server.server_close()
 
 

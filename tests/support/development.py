@@ -105,7 +105,7 @@ class Development:
         code = self._process.returncode
         assert len(children) >= _CHAINS, f"capstan dev had no chains to stop: {children}\n{self.log[-_LOG_SHOWN:]}"
         try:
-            wait_until(lambda: not any(is_running(child) for child in children), seconds=5.0)
+            wait_until(lambda: not any(is_running(child) for child in children), seconds=30.0)
         except TimeoutError:
             left = [child for child in children if is_running(child)]
             raise AssertionError(f"capstan dev left processes behind: {left}") from None

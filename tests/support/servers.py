@@ -139,7 +139,7 @@ class ValkeyProcess(ServerProcess):
     def command(self, *words: str) -> bytes:
         """Send one command over a connection of its own; returns the raw beginning of the answer."""
         parts = [f"*{len(words)}\r\n", *(f"${len(word)}\r\n{word}\r\n" for word in words)]
-        with socket.create_connection(("127.0.0.1", self.port), timeout=5.0) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=30.0) as connection:
             connection.sendall("".join(parts).encode())
             return connection.recv(65_536)
 

@@ -47,7 +47,7 @@ class Maker:
         await self.told.wait()
         if self.results:
             return self.results[0]
-        return bytes(await self.pool.call("m", b"[]", timeout=5.0, begun=self.attempt))
+        return bytes(await self.pool.call("m", b"[]", timeout=30.0, begun=self.attempt))
 
 
 async def test_a_result_is_told_and_counts_like_any_other() -> None:
@@ -169,7 +169,7 @@ async def test_a_run_that_is_cancelled_gives_the_attempt_up() -> None:
     async with pool_of(stalls, stalls, real_time=True, upstream={"hedge": True}) as setting:
         maker = Maker(setting.pool)
         assert maker.begin()
-        running = asyncio.create_task(setting.pool.call("m", b"[]", timeout=5.0, begun=maker.attempt))
+        running = asyncio.create_task(setting.pool.call("m", b"[]", timeout=30.0, begun=maker.attempt))
         await setting.nodes[0].wait_for_calls(1)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):

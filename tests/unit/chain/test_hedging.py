@@ -50,7 +50,7 @@ class Scene:
 async def scene(*, second: bool = True) -> Scene:
     made = Scene()
     if second:
-        await asyncio.wait_for(made.second_began.wait(), 5)
+        await asyncio.wait_for(made.second_began.wait(), 30)
     return made
 
 
@@ -136,7 +136,7 @@ async def test_a_first_call_that_answers_in_spite_of_being_cancelled_leaves_no_c
         return "two"
 
     task = asyncio.create_task(Hedge(HedgeWatch(), SOON, second).answer(stubborn()))
-    assert await asyncio.wait_for(task, 5) == "one"
+    assert await asyncio.wait_for(task, 30) == "one"
     assert began.is_set()
     assert task.cancelling() == 0
 
@@ -233,7 +233,7 @@ async def test_calls_stuck_on_a_dead_upstream_are_rescued_although_the_budget_is
     async with pool_of(results("0x1"), results("0x2"), upstream=HEDGED, real_time=True, timeout_seconds=15) as setting:
         await warm_up(setting)
         setting.nodes[0].answer = stalls
-        async with asyncio.timeout(6):
+        async with asyncio.timeout(12):
             calls = [setting.pool.request("m", []) for _ in range(60)]
             assert await asyncio.gather(*calls) == ["0x2"] * 60
         assert setting.pool.hedges.sent > 20

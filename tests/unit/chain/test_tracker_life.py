@@ -56,7 +56,7 @@ async def test_an_upstream_that_stalls_for_good_delays_nobody() -> None:
     try:
         for height in range(10, 20):
             alive.blocks = MAIN[:height]
-            assert await tracker.wait_for(height, 2) == height
+            assert await tracker.wait_for(height, 30) == height
         assert len(stalled.calls) == 1
     finally:
         await tracker.stop()

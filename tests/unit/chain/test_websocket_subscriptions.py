@@ -88,7 +88,7 @@ async def test_closing_a_subscription_tells_the_upstream() -> None:
         assert (node.calls[-1]["method"], node.calls[-1]["params"]) == ("eth_unsubscribe", ["0x7"])
         (socket,) = node.sockets
         await socket.send_str(told("0x7", 1))
-        await upstream.call("m", b"[]", timeout=5.0)
+        await upstream.call("m", b"[]", timeout=30.0)
         assert heard == []
 
 
@@ -107,10 +107,10 @@ async def test_a_listener_that_raises_does_not_end_the_connection() -> None:
         def broken(_raw: Raw) -> None:
             raise RuntimeError("a mistake")
 
-        await upstream.subscribe("eth_subscribe", b"[]", broken, unsubscribe="eth_unsubscribe", timeout=5.0)
+        await upstream.subscribe("eth_subscribe", b"[]", broken, unsubscribe="eth_unsubscribe", timeout=30.0)
         (socket,) = node.sockets
         await socket.send_str(told("0x7", 1))
-        await upstream.call("m", b"[]", timeout=5.0)
+        await upstream.call("m", b"[]", timeout=30.0)
         assert node.connections == 1
 
 
@@ -296,7 +296,7 @@ async def test_a_late_refusal_leaves_nothing_to_end() -> None:
         node.talk = subscribes
         error = {"code": -32601, "message": "no subscriptions here"}
         await (await only_socket(node)).send_str(json.dumps({"jsonrpc": "2.0", "id": call["id"], "error": error}))
-        await upstream.call("m", b"[]", timeout=5.0)
+        await upstream.call("m", b"[]", timeout=30.0)
         assert [one["method"] for one in node.calls] == ["eth_subscribe", "m"]
 
 

@@ -93,7 +93,7 @@ async def test_a_call_that_could_not_connect_is_tried_again_while_another_connec
         client = WireClient(WireOptions(url=f"http://127.0.0.1:{port}/", connections=2))
         try:
             first = client.post(b"1", 15, repeatable=False)
-            await asyncio.wait_for(asked.wait(), 5)
+            await asyncio.wait_for(asked.wait(), 30)
             busy.close()
             second = client.post(b"2", 10, repeatable=False)
             # By now it was refused a connection.

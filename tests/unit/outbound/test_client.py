@@ -13,7 +13,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from capstan.outbound.client import GuardedClient, OutboundLimits
 from capstan.outbound.errors import OutboundFailed, OutboundRefused
 
-LIMITS = OutboundLimits(seconds=5, bytes=1000)
+LIMITS = OutboundLimits(seconds=30, bytes=1000)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -133,7 +133,7 @@ async def test_redirects_are_followed_as_often_as_allowed_and_checked() -> None:
     async with serving(redirect) as base, client() as guarded:
         kept = await guarded.fetch("GET", base + "/?left=2", limits=LIMITS)
         assert kept.status == 302
-        allowed = OutboundLimits(seconds=5, bytes=1000, redirects=2)
+        allowed = OutboundLimits(seconds=30, bytes=1000, redirects=2)
         assert (await guarded.fetch("GET", base + "/?left=2", limits=allowed)).body == b"arrived"
         with pytest.raises(OutboundFailed, match="more than 2 times"):
             await guarded.fetch("GET", base + "/?left=3", limits=allowed)
@@ -158,7 +158,7 @@ async def test_secrets_do_not_follow_a_redirect_to_another_origin() -> None:
             answer = await guarded.fetch(
                 "GET",
                 base,
-                limits=OutboundLimits(seconds=5, bytes=1000, redirects=1),
+                limits=OutboundLimits(seconds=30, bytes=1000, redirects=1),
                 headers={"Authorization": "Bearer secret", "Accept": "application/json"},
             )
     assert answer.body == b"application/json"
@@ -182,7 +182,7 @@ async def test_a_large_answer_is_refused_or_cut() -> None:
         async with serving(handler) as base, client() as guarded:
             with pytest.raises(OutboundFailed, match="larger than 1000 bytes"):
                 await guarded.fetch("GET", base, limits=LIMITS)
-            cut = await guarded.fetch("GET", base, limits=OutboundLimits(seconds=5, bytes=1000, whole=False))
+            cut = await guarded.fetch("GET", base, limits=OutboundLimits(seconds=30, bytes=1000, whole=False))
             assert cut.body == b"x" * 1000
 
 

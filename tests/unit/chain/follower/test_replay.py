@@ -76,7 +76,7 @@ async def test_what_a_replay_has_told_is_reverted_however_old_it_is(build: Build
     world = build(node)
     await world.poll(times=6)
     walker = Walker()
-    await asyncio.wait_for(world.follower.replay(20, walker, Demand.LOGS), 5)
+    await asyncio.wait_for(world.follower.replay(20, walker, Demand.LOGS), 30)
     read = [await world.follower.block(number, Demand.LOGS) for number in (15, 16)]
     chain = grow(chain[:30], 15, branch=1)
     node.adopt(chain)
@@ -96,7 +96,7 @@ async def test_a_replay_from_the_next_block_is_live_at_once(build: Build) -> Non
     world = build(node)
     await world.poll()
     walker = Walker()
-    await asyncio.wait_for(world.follower.replay(20, walker, Demand.LOGS), 5)
+    await asyncio.wait_for(world.follower.replay(20, walker, Demand.LOGS), 30)
     chain = grow(chain, 3)
     node.adopt(chain)
     await world.settle()
@@ -118,7 +118,7 @@ async def test_what_a_replay_has_told_is_reverted_although_others_read_many_olde
     world = build(node, options=FollowerOptions(window=16, linger_seconds=0.0, retry_seconds=0.005))
     await world.poll(times=6)
     walker = Walker()
-    await asyncio.wait_for(world.follower.replay(66, walker, Demand.LOGS), 5)
+    await asyncio.wait_for(world.follower.replay(66, walker, Demand.LOGS), 30)
     for number in range(10, 60):
         assert await world.follower.block(number, Demand.LOGS) is not None
     chain = grow(chain[:68], 15, branch=1)
@@ -149,7 +149,7 @@ async def test_a_replay_that_would_have_to_take_back_a_final_block_fails(build: 
         await world.settle()
 
     with pytest.raises(ReplayHalted, match="final"):
-        await asyncio.wait_for(world.follower.replay(0, walker, Demand.LOGS, pace=pace), 5)
+        await asyncio.wait_for(world.follower.replay(0, walker, Demand.LOGS, pace=pace), 30)
 
 
 async def test_a_replay_does_not_wait_for_a_stream_that_has_stopped(build: Build) -> None:
@@ -164,4 +164,4 @@ async def test_a_replay_does_not_wait_for_a_stream_that_has_stopped(build: Build
     await world.poll(times=6)
     await until(lambda: world.follower.halted is not None, what="the halt")
     with pytest.raises(ReplayHalted, match="final"):
-        await asyncio.wait_for(replay, 5)
+        await asyncio.wait_for(replay, 30)

@@ -39,7 +39,7 @@ def start(work: Coroutine[Any, Any, tuple[str, bool]]) -> "asyncio.Task[tuple[st
 async def test_equal_calls_are_one_and_different_ones_are_not() -> None:
     coalescer: Coalescer[str] = Coalescer()
     upstream = Upstream()
-    tasks = [start(coalescer.run(key, upstream.call, timeout=5)) for key in ("a", "a", "b", "a")]
+    tasks = [start(coalescer.run(key, upstream.call, timeout=30)) for key in ("a", "a", "b", "a")]
     await settle()
     assert len(upstream.calls) == 2
     upstream.calls[0].set_result("A")
@@ -57,15 +57,15 @@ async def test_a_call_after_the_answer_is_a_new_call() -> None:
         count += 1
         return count
 
-    assert await coalescer.run("a", call, timeout=5) == (1, False)
-    assert await coalescer.run("a", call, timeout=5) == (2, False)
+    assert await coalescer.run("a", call, timeout=30) == (1, False)
+    assert await coalescer.run("a", call, timeout=30) == (2, False)
 
 
 async def test_the_call_goes_on_when_the_first_hangs_up() -> None:
     coalescer: Coalescer[str] = Coalescer()
     upstream = Upstream()
-    first = start(coalescer.run("a", upstream.call, timeout=5))
-    second = start(coalescer.run("a", upstream.call, timeout=5))
+    first = start(coalescer.run("a", upstream.call, timeout=30))
+    second = start(coalescer.run("a", upstream.call, timeout=30))
     await settle()
     first.cancel()
     await settle()
@@ -78,7 +78,7 @@ async def test_the_call_goes_on_when_the_first_hangs_up() -> None:
 async def test_the_call_is_cancelled_when_nobody_waits_any_more() -> None:
     coalescer: Coalescer[str] = Coalescer()
     upstream = Upstream()
-    tasks = [start(coalescer.run("a", upstream.call, timeout=5)) for _ in range(2)]
+    tasks = [start(coalescer.run("a", upstream.call, timeout=30)) for _ in range(2)]
     await settle()
     for task in tasks:
         task.cancel()
@@ -91,7 +91,7 @@ async def test_the_call_is_cancelled_when_nobody_waits_any_more() -> None:
 async def test_when_the_first_runs_out_of_time_one_other_asks_anew_for_the_rest(failure: Exception | None) -> None:
     coalescer: Coalescer[str] = Coalescer()
     upstream = Upstream()
-    tasks = [start(coalescer.run("a", upstream.call, timeout=5)) for _ in range(4)]
+    tasks = [start(coalescer.run("a", upstream.call, timeout=30)) for _ in range(4)]
     await settle()
     for call in range(2):
         if failure is None:
@@ -111,7 +111,7 @@ async def test_when_the_first_runs_out_of_time_one_other_asks_anew_for_the_rest(
 async def test_a_failure_that_is_an_answer_is_one_for_all() -> None:
     coalescer: Coalescer[str] = Coalescer()
     upstream = Upstream()
-    tasks = [start(coalescer.run("a", upstream.call, timeout=5)) for _ in range(3)]
+    tasks = [start(coalescer.run("a", upstream.call, timeout=30)) for _ in range(3)]
     await settle()
     upstream.calls[0].set_exception(EveryUpstreamFailed("no"))
     results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -122,7 +122,7 @@ async def test_a_failure_that_is_an_answer_is_one_for_all() -> None:
 async def test_each_one_has_its_own_deadline() -> None:
     coalescer: Coalescer[str] = Coalescer()
     upstream = Upstream()
-    patient = start(coalescer.run("a", upstream.call, timeout=5))
+    patient = start(coalescer.run("a", upstream.call, timeout=30))
     hasty = start(coalescer.run("a", upstream.call, timeout=0.01))
     with pytest.raises(TimeoutError):
         await hasty
@@ -134,7 +134,7 @@ async def test_the_first_may_have_the_shortest_time() -> None:
     coalescer: Coalescer[str] = Coalescer()
     upstream = Upstream()
     hasty = start(coalescer.run("a", upstream.call, timeout=0.01))
-    patient = start(coalescer.run("a", upstream.call, timeout=5))
+    patient = start(coalescer.run("a", upstream.call, timeout=30))
     with pytest.raises(TimeoutError):
         await hasty
     upstream.calls[0].set_exception(DeadlinePassed("late"))
@@ -146,7 +146,7 @@ async def test_the_first_may_have_the_shortest_time() -> None:
 async def test_beyond_the_bounds_everyone_asks_alone() -> None:
     coalescer: Coalescer[str] = Coalescer(max_flights=1, max_waiters=2)
     upstream = Upstream()
-    tasks = [start(coalescer.run(key, upstream.call, timeout=5)) for key in ("a", "a", "a", "b", "b")]
+    tasks = [start(coalescer.run(key, upstream.call, timeout=30)) for key in ("a", "a", "a", "b", "b")]
     await settle()
     assert len(upstream.calls) == 4
     for future in upstream.calls:
@@ -157,7 +157,7 @@ async def test_beyond_the_bounds_everyone_asks_alone() -> None:
 async def test_closing_ends_those_who_wait() -> None:
     coalescer: Coalescer[str] = Coalescer()
     upstream = Upstream()
-    tasks = [start(coalescer.run("a", upstream.call, timeout=5)) for _ in range(2)]
+    tasks = [start(coalescer.run("a", upstream.call, timeout=30)) for _ in range(2)]
     await settle()
     await coalescer.close()
     await settle()
@@ -171,7 +171,7 @@ async def test_those_who_ask_while_another_leads_get_its_result() -> None:
     flight = coalescer.lead("a")
     assert flight is not None
     assert coalescer.lead("a") is None
-    tasks = [start(coalescer.run("a", upstream.call, timeout=5)) for _ in range(2)]
+    tasks = [start(coalescer.run("a", upstream.call, timeout=30)) for _ in range(2)]
     await settle()
     assert not upstream.calls
     coalescer.land(flight, "A")
@@ -183,9 +183,9 @@ async def test_one_who_leads_may_go_on_as_everybody_else() -> None:
     coalescer: Coalescer[str] = Coalescer()
     upstream = Upstream()
     flight = coalescer.lead("a")
-    other = start(coalescer.run("a", upstream.call, timeout=5))
+    other = start(coalescer.run("a", upstream.call, timeout=30))
     await settle()
-    leader = start(coalescer.run("a", upstream.call, timeout=5, led=flight))
+    leader = start(coalescer.run("a", upstream.call, timeout=30, led=flight))
     await settle()
     assert len(upstream.calls) == 1
     upstream.calls[0].set_result("A")
@@ -198,9 +198,9 @@ async def test_when_the_one_who_leads_runs_out_of_time_the_others_go_on() -> Non
     coalescer: Coalescer[str] = Coalescer()
     upstream = Upstream()
     flight = coalescer.lead("a")
-    other = start(coalescer.run("a", upstream.call, timeout=5))
+    other = start(coalescer.run("a", upstream.call, timeout=30))
     await settle()
-    leader = start(coalescer.run("a", upstream.call, timeout=5, led=flight))
+    leader = start(coalescer.run("a", upstream.call, timeout=30, led=flight))
     await settle()
     upstream.calls[0].set_exception(DeadlinePassed("too late"))
     with pytest.raises(DeadlinePassed):
@@ -216,7 +216,7 @@ async def test_when_the_one_who_leads_gives_up_the_first_of_the_others_makes_the
     upstream = Upstream()
     flight = coalescer.lead("a")
     assert flight is not None
-    tasks = [start(coalescer.run("a", upstream.call, timeout=5)) for _ in range(2)]
+    tasks = [start(coalescer.run("a", upstream.call, timeout=30)) for _ in range(2)]
     await settle()
     coalescer.abandon(flight)
     await settle()
@@ -234,7 +234,7 @@ async def test_nobody_leads_beyond_the_bound_or_after_the_end() -> None:
     flight = coalescer.lead("a")
     assert flight is not None
     assert coalescer.lead("b") is None
-    waiting = start(coalescer.run("a", Upstream().call, timeout=5))
+    waiting = start(coalescer.run("a", Upstream().call, timeout=30))
     await settle()
     await coalescer.close()
     with pytest.raises(asyncio.CancelledError):
@@ -244,5 +244,5 @@ async def test_nobody_leads_beyond_the_bound_or_after_the_end() -> None:
     async def own() -> str:
         return "own"
 
-    assert await coalescer.run("a", own, timeout=5, led=flight) == ("own", False)
+    assert await coalescer.run("a", own, timeout=30, led=flight) == ("own", False)
     assert len(coalescer) == 0

@@ -135,7 +135,7 @@ async def test_doubt_about_one_block_does_not_hide_a_lie_about_another(
 
         async def answer(request: web.Request, call: dict[str, Any]) -> web.StreamResponse:
             if call["method"] == "eth_getTransactionReceipt" and call["params"] == [transaction]:
-                await asyncio.wait_for(doubted.wait(), 4)
+                await asyncio.wait_for(doubted.wait(), 30)
             response = await passed_on(request, call)
             if call["method"] == "eth_getTransactionReceipt" and call["params"][0] in block["transactions"]:
                 served.append(call)
