@@ -40,12 +40,13 @@ $(STAMP)-setup: $(STAMP)-python requirements.lock pyproject.toml src/capstan/dev
 	@touch $@
 
 $(STAMP)-test: $(STAMP)-setup requirements-test.lock tools/browser.py tests/clients/package-lock.json
-	@echo "==> installing the packages of the tests"
-	@$(PIP) install --require-hashes --no-deps -r requirements-test.lock | $(PROGRESS)
-	@echo "==> installing the JavaScript clients of the tests"
-	@$(BIN)/python -m tests.clients.install
-	@echo "==> installing a browser"
-	@$(BIN)/python tools/browser.py
+	@echo "==> installing the packages and the JavaScript clients of the tests, and a browser"
+	@$(BIN)/python tools/browser.py & browser=$$!; \
+	$(BIN)/python -m tests.clients.install & clients=$$!; \
+	$(PIP) install --require-hashes --no-deps -r requirements-test.lock | $(PROGRESS); failed=$$?; \
+	wait $$browser || failed=1; \
+	wait $$clients || failed=1; \
+	exit $$failed
 	@touch $@
 
 dev: $(STAMP)-setup ## run the whole service and a development chain
