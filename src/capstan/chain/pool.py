@@ -8,7 +8,7 @@ results.
 import asyncio
 from collections.abc import Sequence
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
@@ -18,6 +18,7 @@ from capstan.chain.broadcast import SUBMISSIONS, Broadcast
 from capstan.chain.budget import HedgeBudget
 from capstan.chain.errors import EveryUpstreamFailed
 from capstan.chain.first import FirstAttempt, Maker
+from capstan.chain.health import BreakerState
 from capstan.chain.hedging import HedgeWatch
 from capstan.chain.member import PooledUpstream
 from capstan.chain.models import Attempt
@@ -28,6 +29,9 @@ from capstan.core.clock import Clock
 __all__ = ["FirstAttempt", "PooledUpstream", "Repeat", "UpstreamPool"]
 
 log = structlog.get_logger(__name__)
+
+# Bound once: in Python 3.11 to look up a member of an enum costs as much as a call.
+_CLOSED: Final = BreakerState.CLOSED
 
 T = TypeVar("T")
 
@@ -117,7 +121,10 @@ class UpstreamPool:
             return None
         now = self._monotonic()
         member = first_choice(self._company, method, needs_block, archive, True, now)
-        if member is None or member.over_http is None or not member.in_rotation:
+        if member is None or member.over_http is None:
+            return None
+        # Its trust is looked at only when it was ever lost: nearly always that is all there is to look at.
+        if (member.breaker.state is not _CLOSED or member.trust.until) and not member.in_rotation:
             return None
         # An upstream that stalls must leave time for the next one.
         seconds = timeout if self._alone else timeout / 2

@@ -128,7 +128,7 @@ class Upstream:
         None when nothing can be sent at once: then `call` says why.
         """
         wire = self._wire
-        if self._closed or not self._is_address or not wire.accepts():
+        if self._closed or (not wire.idle and not (self._is_address and wire.accepts())):
             return None
         form = self._forms.get(method)
         if form is None:

@@ -44,7 +44,8 @@ class WireClient:
         self._context = ssl.create_default_context() if self._secure else None
         # What every request begins with: all of its head up to the length of its body.
         self.head = _head(options, parts.netloc.rpartition("@")[2], parts.path or "/", parts.query)
-        self._idle: deque[Connection] = deque()
+        # Connections on which a request can be sent at once.
+        self.idle: deque[Connection] = deque()
         self._open: set[Connection] = set()
         self._opening = 0
         # Connections on which a large answer is being read, and those on which one waits for its turn.
@@ -71,8 +72,8 @@ class WireClient:
 
     def send(self, pending: Sending) -> None:
         """Send a request as soon as a connection is free."""
-        if self._idle and self._sweeper is not None:
-            connection = self._idle.pop()
+        if self.idle and self._sweeper is not None:
+            connection = self.idle.pop()
             if not connection.transport.is_closing():
                 # As `Connection.send` does, without a call.
                 connection.pending = pending
@@ -88,7 +89,7 @@ class WireClient:
 
     def accepts(self) -> bool:
         """Whether a request would be sent or queued, and not refused on the spot. Asked within the event loop."""
-        if self._idle:
+        if self.idle:
             return True
         self.time = asyncio.get_running_loop().time
         return not self._closed and len(self._queue) < self.options.waiting
@@ -133,13 +134,13 @@ class WireClient:
                 return
         # Good to a twentieth of a second: the sweep, which compares it, runs no more often.
         connection.idle_since = self._now
-        self._idle.append(connection)
+        self.idle.append(connection)
 
     def forget(self, connection: Connection) -> None:
         """A connection is gone."""
         self._open.discard(connection)
-        if connection in self._idle:
-            self._idle.remove(connection)
+        if connection in self.idle:
+            self.idle.remove(connection)
         # Calls that wait would otherwise wait for a connection that nobody opens.
         self._connect_if_needed(asyncio.get_running_loop())
 
@@ -171,8 +172,8 @@ class WireClient:
         self._start(pending, asyncio.get_running_loop())
 
     def _start(self, pending: Sending, loop: asyncio.AbstractEventLoop) -> None:
-        while self._idle:
-            connection = self._idle.pop()
+        while self.idle:
+            connection = self.idle.pop()
             if not connection.transport.is_closing():
                 connection.send(pending)
                 return
@@ -236,8 +237,8 @@ class WireClient:
         for pending in tuple(self._queue):
             if now >= pending.deadline and not pending.over:
                 pending.fail(WireError("timeout", "no connection was free in time", maybe_delivered=False))
-        while self._idle and now - self._idle[0].idle_since > _IDLE_SECONDS:
-            self._idle.popleft().transport.close()
+        while self.idle and now - self.idle[0].idle_since > _IDLE_SECONDS:
+            self.idle.popleft().transport.close()
         # After an attempt that failed while other connections were open. Not at once, so that a node that refuses is
         # not asked in a tight loop.
         self._connect_if_needed(loop)

@@ -149,7 +149,7 @@ class RpcCache:
         self._put = self._memory.put
         self._tier = tier
         self._coalescer: Coalescer[tuple[Raw, Source]] = Coalescer() if coalescer is None else coalescer
-        self._lead = self._coalescer.lead
+        self._lead, self._land = self._coalescer.lead, self._coalescer.land
         self._tracks: dict[str, Track] = {}
         self._memo = QuestionMemo()
 
@@ -247,7 +247,7 @@ class RpcCache:
     def land(self, plan: Plan, lead: Lead, result: Raw, text: bytes) -> None:
         """A node gave this result, here as bytes too: keep it if that is allowed, and give it to those who wait."""
         self._keep(plan, result, text)
-        self._coalescer.land(lead, (result, "miss"))
+        self._land(lead, (result, "miss"))
 
     def abandon(self, lead: Lead) -> None:
         """The node is not asked after all, or nobody wants its answer any more. Those who wait ask by themselves."""
