@@ -39,6 +39,27 @@ def bundler(home: Path, evm_devnet: EvmDevnet) -> Iterator[BundlerClient]:
         yield client
 
 
+def test_operations_with_consecutive_nonces_land_in_order(bundler: BundlerClient, evm_devnet: EvmDevnet) -> None:
+    accounts = Accounts(evm_devnet, "0.7")
+    first, owner = accounts.new()
+    bundler.wait_for(accounts.send(bundler, first))
+    operations = [accounts.next(first, owner, nonce=nonce) for nonce in (1, 2, 3)]
+    # All in one batch, which is worked on at once.
+    batch = [
+        {"jsonrpc": "2.0", "id": place, "method": "eth_sendUserOperation", "params": accounts.params(each)}
+        for place, each in enumerate(operations)
+    ]
+    replies = {reply["id"]: reply for reply in bundler.post(batch).json()}
+    assert [replies[place].get("result") for place in range(3)] == [accounts.text_hash(each) for each in operations]
+    for each in operations:
+        bundler.wait_for(accounts.text_hash(each))
+    places = [bundler.ask("eth_getUserOperationByHash", accounts.text_hash(each)) for each in operations]
+    numbers = [int(place["blockNumber"], 16) for place in places]
+    assert numbers == sorted(numbers)
+    with pytest.raises(BundlerError, match="AA25"):
+        accounts.send(bundler, accounts.next(first, owner, nonce=5))
+
+
 def test_it_tells_its_chain_and_entry_points(bundler: BundlerClient, evm_devnet: EvmDevnet) -> None:
     assert bundler.ask("eth_chainId") == hex(31337)
     entry_points = evm_devnet.deployment.entry_points

@@ -21,6 +21,7 @@ from capstan.userops.events import (
 from capstan.userops.failures import FailedOperation, decode_failure
 from capstan.userops.gas import OVERHEADS, pre_verification_gas
 from capstan.userops.models import UserOperation
+from capstan.userops.simulation import nonce_override
 from capstan.userops.versions import Version
 from tests.support.devnet import EvmDevnet
 from tests.support.entrypoint import EntryPoint, changed
@@ -131,6 +132,14 @@ def test_the_cost_before_verification_is_covered_and_not_wasted(entry_point: Ent
         measured = sum(event.actual_gas_used - operations[0].pre_verification_gas for event in handled)
         spent = int(receipt["gasUsed"], 16) - measured
         assert spent <= estimate <= spent + 1_500 * count, (size, spent, estimate)
+
+
+def test_the_nonce_is_where_a_queued_operation_is_validated_with_another(entry_point: EntryPoint) -> None:
+    owner = entry_point.devnet.deployment.accounts[_OWNER]
+    operation = entry_point.signed(entry_point.creation(owner, owner.address, b""), owner)
+    assert entry_point.bundle(operation)["status"] == "0x1"
+    slot, value = nonce_override(changed(operation, nonce=1))
+    assert entry_point.devnet.call("eth_getStorageAt", entry_point.address, to_data(slot), "latest") == to_data(value)
 
 
 def test_a_refused_operation_tells_its_code(entry_point: EntryPoint) -> None:

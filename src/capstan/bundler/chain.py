@@ -19,7 +19,7 @@ from capstan.chain.reverts import revert_data
 from capstan.chain.run import Repeat
 from capstan.core.errors import UpstreamError
 from capstan.core.hexes import parse_data, parse_quantity, to_data, to_quantity
-from capstan.userops.abi import address_word
+from capstan.userops.abi import address_word, word
 from capstan.userops.codec import encode_handle_ops
 from capstan.userops.models import UserOperation
 from capstan.userops.simulation import delegation_code
@@ -30,7 +30,8 @@ T = TypeVar("T")
 _DELEGATION = bytes.fromhex("ef0100")
 _NO_CODE = ("0x", "0x0")
 _DEPOSIT_INFO = selector("getDepositInfo(address)")
-_DEPOSIT_GAS = 200_000
+_GET_NONCE = selector("getNonce(address,uint192)")
+_QUESTION_GAS = 200_000
 
 
 class HeadBlock(msgspec.Struct, frozen=True):
@@ -156,7 +157,7 @@ class BundlerChain:
         wanted = list(dict.fromkeys(addresses))
 
         async def one(address: bytes) -> Deposit:
-            answer = await self.call(bytes(20), entry_point, _DEPOSIT_INFO + address_word(address), gas=_DEPOSIT_GAS)
+            answer = await self.call(bytes(20), entry_point, _DEPOSIT_INFO + address_word(address), gas=_QUESTION_GAS)
             amount, stake, delay = (unsigned_at(answer, place) for place in (0, 2, 3))
             if amount is None or stake is None or delay is None:
                 raise UpstreamError(
@@ -166,6 +167,11 @@ class BundlerChain:
             return Deposit(amount, stake, delay)
 
         return dict(zip(wanted, await asyncio.gather(*map(one, wanted)), strict=True))
+
+    async def next_nonce(self, entry_point: bytes, sender: bytes, key: int) -> int:
+        """The nonce that the entry point expects of a sender's next operation with this key."""
+        question = _GET_NONCE + address_word(sender) + word(key)
+        return int.from_bytes(await self.call(bytes(20), entry_point, question, gas=_QUESTION_GAS), "big")
 
     async def has_code(self, address: bytes) -> bool:
         """Whether there is a contract at the address."""

@@ -82,12 +82,30 @@ def _transaction_gas(needed: int, unused: int) -> int:
     return _BUNDLE_GAS + -(-(needed + unused) * 64 // 63)
 
 
+def first_of_lanes(entries: Iterable[Entry]) -> set[bytes]:
+    """The hashes of those operations that no other of the same sender and nonce key comes before."""
+    first: dict[tuple[bytes, bytes, int], Entry] = {}
+    for entry in entries:
+        lane = entry.entry_point.address, entry.operation.sender, entry.operation.nonce_key
+        if lane not in first or entry.operation.nonce < first[lane].operation.nonce:
+            first[lane] = entry
+    return {entry.hash for entry in first.values()}
+
+
 def choose(
-    entries: Iterable[Entry], reputation: ReputationBook, limits: BundleLimits, situation: Situation
+    entries: Iterable[Entry],
+    reputation: ReputationBook,
+    limits: BundleLimits,
+    situation: Situation,
+    flying: Iterable[Entry] = (),
 ) -> list[Entry]:
-    """The operations of the next bundle, in its order. All must be of one entry point."""
+    """The operations of the next bundle, in its order. All must be of one entry point.
+
+    `flying` are those in bundles on their way: nobody knows which bundle lands first, so the new one has none that
+    meets them.
+    """
     known = {entry.hash: entry for entry in entries}
-    bundle = _Bundle(reputation, limits)
+    bundle = _Bundle(reputation, limits, flying)
     ordered = best_first(
         (entry.pooled() for entry in known.values()), base_fee=situation.base_fee, least_tip=situation.least_tip
     )
@@ -113,17 +131,18 @@ def _is_due(pooled: PoolOperation, situation: Situation) -> bool:
 class _Bundle:
     """A bundle that is being filled."""
 
-    def __init__(self, reputation: ReputationBook, limits: BundleLimits) -> None:
+    def __init__(self, reputation: ReputationBook, limits: BundleLimits, flying: Iterable[Entry]) -> None:
         self.chosen: list[Entry] = []
+        self._flying = tuple(flying)
         self._reputation = reputation
         self._limits = limits
         self._needed = 0
         self._unused = 0
         self._bytes = 0
-        self._senders: set[bytes] = set()
+        self._senders = {entry.operation.sender for entry in self._flying}
         self._uses: dict[bytes, int] = {}
         # The contracts whose storage validations touched.
-        self._touched: set[bytes] = set()
+        self._touched = {contract for entry in self._flying for contract in entry.validated.storage}
 
     @property
     def is_full(self) -> bool:
@@ -170,7 +189,7 @@ class _Bundle:
         staked = _staked(entry)
         return any(
             _overlap(entry.validated, other.validated)
-            for other in self.chosen
+            for other in (*self._flying, *self.chosen)
             if not staked or staked.isdisjoint(_staked(other))
         )
 

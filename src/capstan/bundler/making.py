@@ -12,7 +12,7 @@ import structlog
 
 from capstan.bundler.blame import settle_failed_bundle, settle_second_validation
 from capstan.bundler.chain import BundlerChain, Reverted
-from capstan.bundler.choosing import BundleLimits, Situation, bundle_gas, choose
+from capstan.bundler.choosing import BundleLimits, Situation, bundle_gas, choose, first_of_lanes
 from capstan.bundler.entries import Entry, EntryPoint
 from capstan.bundler.models import Role
 from capstan.bundler.pool import OperationPool
@@ -27,6 +27,10 @@ log = structlog.get_logger(__name__)
 _VALIDATIONS_AT_ONCE = 8
 # How often a bundle is put together again after something in it failed. Then it is tried at the next block.
 _ROUNDS = 16
+# What the entry point says of a nonce that is not the next one.
+_WRONG_NONCE = "AA25"
+# How long an operation may wait for the one before it: that one may be on the chain, and a node not know it yet.
+_EARLY_SECONDS = 60
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -53,6 +57,8 @@ class BundleMaker:
         self._chain = chain
         self._validators = validators
         self._limits = limits
+        # Operations whose nonce is still to come: the times of the blocks where that was seen first and last.
+        self._early: dict[bytes, tuple[int, int]] = {}
 
     async def make(
         self,
@@ -67,20 +73,43 @@ class BundleMaker:
     ) -> list[Entry]:
         """A bundle of operations that wait, or none. `also` are those that wait for the nonce that it is made for."""
         for _ in range(_ROUNDS):
-            book = self._pool.mempool(entry_point.address).reputation
-            waiting = [
-                entry
-                for entry in self._pool
-                if entry.entry_point == entry_point and (entry.state == "pending" or entry.hash in also)
-            ]
-            bundle = choose(waiting, book, self._limits, situation)
+            bundle = self._choose(entry_point, situation, also)
             failed = await self._check_again(entry_point, bundle)
             if not failed and bundle:
                 failed = await self._run(entry_point, bundle, sender, beneficiary)
             if not failed:
                 return bundle
-            await self.drop(entry_point, failed, leases, lease)
+            early = [each for each in failed if await self._is_early(entry_point, each, situation.now)]
+            if gone := [each for each in failed if each not in early]:
+                await self.drop(entry_point, gone, leases, lease)
         return []
+
+    def _choose(self, entry_point: EntryPoint, situation: Situation, also: frozenset[bytes]) -> list[Entry]:
+        """The best of what waits: of each sender's lane of nonces the first, and nothing twice at one block."""
+        book = self._pool.mempool(entry_point.address).reputation
+        first = first_of_lanes(self._pool)
+        self._early = {each: seen for each, seen in self._early.items() if each in first}
+        waiting, flying = [], []
+        for entry in self._pool:
+            if entry.entry_point != entry_point:
+                continue
+            if entry.state == "submitted" and entry.hash not in also:
+                flying.append(entry)
+            elif entry.hash in first and self._early.get(entry.hash, (0, -1))[1] != situation.now:
+                waiting.append(entry)
+        return choose(waiting, book, self._limits, situation, flying)
+
+    async def _is_early(self, entry_point: EntryPoint, failed: Failed, now: int) -> bool:
+        """Whether it failed only because the one before it is not on the chain yet, or not known there."""
+        if not failed.reason.startswith(_WRONG_NONCE):
+            return False
+        operation = failed.entry.operation
+        expected = await self._chain.next_nonce(entry_point.address, operation.sender, operation.nonce_key)
+        since, _ = self._early.get(failed.entry.hash, (now, now))
+        if operation.nonce < expected or now - since > _EARLY_SECONDS:
+            return False
+        self._early[failed.entry.hash] = since, now
+        return True
 
     async def drop(self, entry_point: EntryPoint, failed: Iterable[Failed], leases: LeaseStore, lease: Lease) -> None:
         """Take operations out of the pool and settle the blame."""

@@ -4,8 +4,11 @@ Called by the methods. An operation is validated, judged by the rules of the poo
 is told. Whoever wants to know of it later gets an answer: pending, in a bundle, included, or why not.
 """
 
+import asyncio
+import contextlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -29,6 +32,12 @@ from capstan.userops.models import InvalidOperation, UserOperation
 
 _MOST_REFUSALS = 10_000
 _MICROSECONDS = 1_000_000
+# How long an operation waits for the validation of the one before it.
+_ARRIVAL_SECONDS = 20.0
+_WRONG_NONCE = "AA25"
+
+# An entry point, a sender and a nonce.
+_Place: TypeAlias = tuple[bytes, bytes, int]
 
 
 class NetworkOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,9 +91,23 @@ class NetworkBundler:
         self._data_fee = data_fee
         # Operations that were refused lately, and why. For this process alone: nothing was promised.
         self._refused: OrderedDict[bytes, str] = OrderedDict()
+        # Operations that are being validated, by place. One that comes next in the same lane waits for them.
+        self._arriving: dict[_Place, asyncio.Event] = {}
 
     async def accept(self, entry_point: EntryPoint, operation: UserOperation) -> bytes:
         """Take an operation into the pool. Returns its hash when it is stored. Raises `Refusal`."""
+        place = entry_point.address, operation.sender, operation.nonce
+        arrived = asyncio.Event()
+        # Of two for one place the later counts; the earlier does not take its mark away.
+        self._arriving[place] = arrived
+        try:
+            return await self._accept(entry_point, operation)
+        finally:
+            arrived.set()
+            if self._arriving.get(place) is arrived:
+                del self._arriving[place]
+
+    async def _accept(self, entry_point: EntryPoint, operation: UserOperation) -> bytes:
         operation_hash = await self.hash(entry_point, operation)
         known = await self.pool.find(operation_hash)
         if known is not None and known.state in ("pending", "submitted") and known.operation == operation:
@@ -93,7 +116,7 @@ class NetworkBundler:
         try:
             self._check_fields(entry_point, operation)
             await self._check_pre_verification(entry_point, operation)
-            validated = await self.validators[entry_point.address].validate(operation)
+            validated = await self._validate(entry_point, operation)
             self._check_times(validated)
             await self.add(entry_point, operation_hash, operation, validated)
         except Refusal as refusal:
@@ -104,6 +127,30 @@ class NetworkBundler:
                 f"the head of {self.name} changes too fast to validate the operation; try again"
             ) from None
         return operation_hash
+
+    async def _validate(self, entry_point: EntryPoint, operation: UserOperation) -> Validated:
+        """Validate an operation; as the next one, if the one before it in its lane of nonces is in the pool."""
+        validator = self.validators[entry_point.address]
+        if operation.nonce_sequence == 0:
+            return await validator.validate(operation)
+        before = operation.sender, operation.nonce - 1
+        if arriving := self._arriving.get((entry_point.address, *before)):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_ARRIVAL_SECONDS):
+                    await arriving.wait()
+        pool = self.pool.mempool(entry_point.address)
+        if pool.at(before) is not None:
+            return await validator.validate(operation, queued=True)
+        try:
+            return await validator.validate(operation)
+        except Refusal as refusal:
+            if not refusal.message.startswith(_WRONG_NONCE):
+                raise
+            # Another process may have taken the one before it.
+            await self.pool.refresh()
+            if self.pool.mempool(entry_point.address).at(before) is None:
+                raise
+        return await validator.validate(operation, queued=True)
 
     async def add(
         self, entry_point: EntryPoint, operation_hash: bytes, operation: UserOperation, validated: Validated

@@ -6,6 +6,7 @@ operation that breaks a rule of the mempool is not found out.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -16,7 +17,7 @@ from capstan.bundler.simulator import Simulator
 from capstan.bundler.validating import Validated
 from capstan.chain.calls.blocks import HeadBlocks
 from capstan.core.errors import UpstreamError
-from capstan.core.hexes import to_checksum_address, to_quantity
+from capstan.core.hexes import to_checksum_address, to_data, to_quantity
 from capstan.userops.abi import Malformed, Reader
 from capstan.userops.failures import FailedOperation, Reverted, decode_failure
 from capstan.userops.models import UserOperation
@@ -30,6 +31,7 @@ from capstan.userops.simulation import (
     encode_bundle,
     encode_inspection,
     is_overflow,
+    nonce_override,
     preparations,
 )
 
@@ -53,7 +55,9 @@ class SimulationValidator:
         self._heads = heads
         self._stakes = stakes
 
-    async def validate(self, operation: UserOperation, *, earlier: Validated | None = None) -> Validated:
+    async def validate(
+        self, operation: UserOperation, *, earlier: Validated | None = None, queued: bool = False
+    ) -> Validated:
         """See `Validator`. Without a trace there is no code to compare with what was found earlier."""
         entry_point = await self._simulator.entry_point()
         block = await self._heads.known(self._simulator.network)
@@ -62,9 +66,12 @@ class SimulationValidator:
         questions = [Call(entry_point.address, deposit_question(address)) for _, address in addresses]
         bundle = encode_bundle(entry_point.version, [operation])
         code = delegation_code(operation)
-        delegated = {} if code is None else {operation.sender: {"code": code}}
+        assumed: dict[bytes, dict[str, Any]] = {} if code is None else {operation.sender: {"code": code}}
+        if queued:
+            slot, value = nonce_override(operation)
+            assumed[entry_point.address] = {"stateDiff": {to_data(slot): to_data(value)}}
         # At the latest block, which may be one newer than the one that is told: the verdict should be the newest.
-        answer = await self._simulator.run(encode_inspection(bundle, [*steps, *questions]), extra=delegated)
+        answer = await self._simulator.run(encode_inspection(bundle, [*steps, *questions]), extra=assumed)
         try:
             seen = decode_inspection(answer)
             stakes = [self._is_staked(each) for each in seen.answers[len(steps) :]]

@@ -41,9 +41,12 @@ class Validated(msgspec.Struct, frozen=True, kw_only=True):
 class Validator(Protocol):
     """Validates operations of one entry point on one network."""
 
-    async def validate(self, operation: UserOperation, *, earlier: Validated | None = None) -> Validated:
+    async def validate(
+        self, operation: UserOperation, *, earlier: Validated | None = None, queued: bool = False
+    ) -> Validated:
         """Validate at the latest block. `earlier` is what the first validation found: its code must not have changed.
 
+        `queued` says that the operations before it in its lane of nonces wait in the pool: it is validated as the next.
         Raises `Refusal` for an operation that breaks a rule, and what the upstreams raise when none can answer.
         """
         ...

@@ -151,6 +151,13 @@ def deposit_override(version: Version, account: bytes) -> tuple[str, str]:
     return to_data(keccak256(address_word(account) + bytes(32))), to_data(word(value))
 
 
+def nonce_override(operation: UserOperation) -> tuple[bytes, bytes]:
+    """Storage slot and value that make the operation the next one of its lane."""
+    # `nonceSequenceNumber` is the second variable of every entry point: by sender, then by key.
+    lane = keccak256(address_word(operation.sender) + word(1))
+    return keccak256(word(operation.nonce_key) + lane), word(operation.nonce_sequence)
+
+
 def encode_bundle(version: Version, operations: Sequence[UserOperation]) -> bytes:
     """handleOps of the operations and one that always fails: it reverts with AA94 when all others are valid."""
     return encode_handle_ops(version, [*operations, _OVERFLOW], CALLER)

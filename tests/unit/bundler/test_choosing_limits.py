@@ -1,10 +1,11 @@
 """How many operations share a bundle, and which come first. `test_choosing` has those that meet in storage."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from capstan.bundler.choosing import BundleLimits, Situation, bundle_gas, choose
+from capstan.bundler.choosing import BundleLimits, Situation, bundle_gas, choose, first_of_lanes
 from capstan.bundler.entries import Entry, EntryPoint
 from capstan.bundler.fees import Fees
 from capstan.bundler.models import Entity
@@ -19,12 +20,12 @@ ENTRY_POINT = EntryPoint(address(4337), "0.7")
 LIMITS = BundleLimits(gas=10**9)
 
 
-def entry(number: int, *, sender: int | None = None, tip: int = 100, **found: Any) -> Entry:
+def entry(number: int, *, sender: int | None = None, tip: int = 100, nonce: int | None = None, **found: Any) -> Entry:
     """An operation with this number in its hash, of a sender with the same number unless told."""
     who = address(number if sender is None else sender)
     operation = UserOperation(
         sender=who,
-        nonce=number << 64,
+        nonce=number << 64 if nonce is None else nonce,
         call_gas_limit=1000,
         max_fee_per_gas=tip + 1000,
         max_priority_fee_per_gas=tip,
@@ -41,11 +42,15 @@ def entry(number: int, *, sender: int | None = None, tip: int = 100, **found: An
 
 
 def chosen(
-    *entries: Entry, book: ReputationBook | None = None, limits: BundleLimits = LIMITS, **situation: Any
+    *entries: Entry,
+    book: ReputationBook | None = None,
+    limits: BundleLimits = LIMITS,
+    flying: Sequence[Entry] = (),
+    **situation: Any,
 ) -> list[int]:
     """The numbers of those that are chosen, in order."""
     given = Situation(**{"base_fee": 10, "now": 1000, **situation})
-    found = choose(entries, book or ReputationBook(), limits, given)
+    found = choose(entries, book or ReputationBook(), limits, given, flying)
     return [int.from_bytes(each.hash, "big") for each in found]
 
 
@@ -55,6 +60,20 @@ def test_who_pays_most_comes_first() -> None:
 
 def test_a_sender_has_one_operation_in_a_bundle() -> None:
     assert chosen(entry(1, sender=9, tip=1), entry(2, sender=9, tip=2), entry(3)) == [3, 2]
+
+
+def test_what_meets_a_bundle_on_its_way_waits_for_it() -> None:
+    shared = {address(50): frozenset({bytes(32)})}
+    flying = entry(1, sender=9, storage=shared, written=shared)
+    assert chosen(entry(2, sender=9), entry(3, storage=shared), entry(4), flying=[flying]) == [4]
+    # Nor may it touch the storage of that one's sender, or be a sender whose storage that one touched.
+    assert chosen(entry(5, storage={address(9): frozenset()}), entry(6, sender=50), flying=[flying]) == []
+
+
+def test_the_first_of_each_lane_of_nonces_is_found() -> None:
+    lane = [entry(number, sender=9, nonce=5 + number) for number in (3, 1, 2)]
+    other = entry(4, sender=9, nonce=(1 << 64) + 7)
+    assert first_of_lanes([*lane, other, entry(5)]) == {each.hash for each in (lane[1], other, entry(5))}
 
 
 def test_a_bundle_has_limits() -> None:

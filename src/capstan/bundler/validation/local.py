@@ -23,12 +23,12 @@ from capstan.chain.errors import ChainError
 from capstan.chain.registry import Network
 from capstan.core.errors import ApiError
 from capstan.core.hexes import keccak256, parse_address, parse_data, to_data, to_quantity
-from capstan.userops.simulation import CALLER
+from capstan.userops.simulation import CALLER, nonce_override
 
 # More than any honest operation needs: each round is a step in a chain of things that could not be foreseen.
 _MOST_ROUNDS = 24
-# The first word of every mapping in the entry points: deposits, then nonces.
-_DEPOSITS, _NONCES = bytes(32), (1).to_bytes(32, "big")
+# `deposits` is the first variable of every entry point.
+_DEPOSITS = bytes(32)
 
 
 class _Listed(msgspec.Struct, frozen=True, rename="camel"):
@@ -88,6 +88,11 @@ class LocalTracer:
         if run.delegate is not None:
             check_nonce(run.operation, accounts[run.operation.sender].nonce)
             accounts, codes = _delegate(run, accounts, codes)
+        if run.queued:
+            slot, value = nonce_override(run.operation)
+            known = accounts[run.entry_point]
+            known = msgspec.structs.replace(known, storage={**known.storage, slot: value})
+            accounts = {**accounts, run.entry_point: known}
 
         def make(has: set[bytes]) -> Job:
             wanted = {each.code_hash for each in accounts.values()} - has
@@ -123,7 +128,7 @@ class LocalTracer:
 
     async def _list(self, run: Run, needs: Needs) -> None:
         """Ask a node what the operation will touch, if nodes can tell. Without an answer it is found out by trying."""
-        if not self._lists or run.delegate is not None:
+        if not self._lists or run.delegate is not None or run.queued:
             return
         transaction = {
             "from": to_data(CALLER),
@@ -174,8 +179,7 @@ def _foresee(run: Run, needs: Needs) -> None:
         if address is not None:
             deposit = int.from_bytes(keccak256(address.rjust(32, b"\0") + _DEPOSITS), "big")
             slots += [deposit.to_bytes(32, "big"), ((deposit + 1) % 2**256).to_bytes(32, "big")]
-    lane = keccak256(operation.sender.rjust(32, b"\0") + _NONCES)
-    slots.append(keccak256(operation.nonce_key.to_bytes(32, "big") + lane))
+    slots.append(nonce_override(operation)[0])
     # The guard against reentrancy.
     slots.append((2).to_bytes(32, "big"))
     needs.add((), {run.entry_point: slots})

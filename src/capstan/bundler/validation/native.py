@@ -19,7 +19,7 @@ from capstan.bundler.validation.trace import DEEPEST_CALL, CallKind, Frame, TooD
 from capstan.chain.calls.models import BlockRef
 from capstan.chain.errors import EveryUpstreamFailed
 from capstan.core.hexes import parse_address, parse_data, to_data, to_quantity
-from capstan.userops.simulation import CALLER
+from capstan.userops.simulation import CALLER, nonce_override
 
 TRACER = "erc7562Tracer"
 _TIMEOUT = "10s"
@@ -112,8 +112,14 @@ class NativeTracer:
             "gas": to_quantity(run.gas + _TRANSACTION_GAS + _BYTE_GAS * len(run.data)),
         }
         options: dict[str, Any] = {"tracer": TRACER, "timeout": _TIMEOUT}
+        overrides: dict[str, Any] = {}
         if run.delegate is not None:
-            options["stateOverrides"] = {to_data(run.operation.sender): {"code": to_data(run.delegation)}}
+            overrides[to_data(run.operation.sender)] = {"code": to_data(run.delegation)}
+        if run.queued:
+            slot, value = nonce_override(run.operation)
+            overrides[to_data(run.entry_point)] = {"stateDiff": {to_data(slot): to_data(value)}}
+        if overrides:
+            options["stateOverrides"] = overrides
         try:
             answer = await self._state.ask("debug_traceCall", [transaction], run.block, after=[options])
             return msgspec.convert(answer, NodeFrame)

@@ -32,6 +32,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     gas: int
     # The contract that the sender delegates to by the tuple of this operation (EIP-7702), unless it does so already.
     delegate: bytes | None = None
+    # Whether those before it in its lane of nonces are taken as done.
+    queued: bool = False
 
     @property
     def delegation(self) -> bytes:
@@ -49,8 +51,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return create_address(self.entry_point, 1)
 
 
-def make_run(block: BlockRef, version: Version, entry_point: bytes, operation: UserOperation) -> Run:
-    """The run of an operation."""
+def make_run(
+    block: BlockRef, version: Version, entry_point: bytes, operation: UserOperation, *, queued: bool = False
+) -> Run:
+    """The run of an operation; of a queued one as the next of its lane."""
     data = encode_handle_ops(version, [operation], CALLER)
     limits = operation.verification_gas_limit + operation.paymaster_verification_gas_limit
     if version == "0.6" and operation.paymaster is not None:
@@ -67,4 +71,5 @@ def make_run(block: BlockRef, version: Version, entry_point: bytes, operation: U
         data=data,
         gas=gas,
         delegate=delegate,
+        queued=queued,
     )

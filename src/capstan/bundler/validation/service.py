@@ -65,20 +65,23 @@ class TracingValidator:
         self._clock = clock
         self._rules = rules or ReputationRules()
 
-    async def validate(self, operation: UserOperation, *, earlier: Validated | None = None) -> Validated:
+    async def validate(
+        self, operation: UserOperation, *, earlier: Validated | None = None, queued: bool = False
+    ) -> Validated:
         """See `validating.Validator`."""
         check_authorization(operation, self._chain_id)
         for attempt in range(_ATTEMPTS):
             block = await self._latest()
             try:
-                return await self._validate_at(block, operation, earlier)
+                run = make_run(block, self._version, self._entry_point, operation, queued=queued)
+                return await self._validate_run(run, earlier)
             except BlockChanged:
                 if attempt == _ATTEMPTS - 1:
                     raise
         raise AssertionError("unreachable")
 
-    async def _validate_at(self, block: BlockRef, operation: UserOperation, earlier: Validated | None) -> Validated:
-        run = make_run(block, self._version, self._entry_point, operation)
+    async def _validate_run(self, run: Run, earlier: Validated | None) -> Validated:
+        block, operation = run.block, run.operation
         try:
             stakes, trace = await self._stakes.beside(block, _entities(operation), self._tracer.trace(run))
         except TooDeep:
