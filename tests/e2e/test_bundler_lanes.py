@@ -34,8 +34,9 @@ class Lane:
         self._before = 0
 
     def begin(self) -> "Lane":
-        """A test begins: what was signed before does not concern it."""
+        """A test begins: what was signed before does not concern it, and gas is cheap."""
         self._before += len(self.transactions())
+        self.mine_with_base_fee(GWEI)
         return self
 
     def transactions(self) -> list[dict[str, Any]]:
@@ -124,7 +125,8 @@ def test_a_reorganisation_returns_operations_and_they_are_included_again(lane: L
 
 
 def test_a_transaction_that_is_stuck_is_replaced_with_higher_fees(lane: Lane) -> None:
-    operation, _ = lane.accounts.new(max_fee_per_gas=500 * GWEI)
+    # More of both than the market asks for, so that there is room for a replacement.
+    operation, _ = lane.accounts.new(max_fee_per_gas=500 * GWEI, max_priority_fee_per_gas=400 * GWEI)
     nonce = lane.nonce()
     sent = lane.accounts.send(lane.bundler, operation)
     lane.wait_for_transactions(1)
