@@ -275,6 +275,7 @@ class Bundlers:
             workers=self._workers,
             clock=self._clock,
             rules=rules,
+            context_bytes=self._settings.bundler.context_bytes,
         )
         return {each.address: validation.validator(each.version, each.address) for each in _entry_points(network)}
 

@@ -69,10 +69,11 @@ def account(entry_point: str, does: str = "", validation_data: int = 0) -> bytes
     return _stakable(entry_point, assemble(does) + push(validation_data) + assemble("PUSH0 MSTORE 32 PUSH0 RETURN"))
 
 
-def paymaster(entry_point: str, does: str = "", *, context: bool = False, validation_data: int = 0) -> bytes:
-    """The code of a paymaster that does this in its validation, and then pays."""
+def paymaster(entry_point: str, does: str = "", *, context: int = 0, validation_data: int = 0) -> bytes:
+    """The code of a paymaster that does this in its validation, and then pays. `context` is the length of it."""
     answer = assemble("64 PUSH0 MSTORE") + push(validation_data) + assemble("32 MSTORE")
-    answer += assemble("1 64 MSTORE 0xff 248 SHL 96 MSTORE 128 PUSH0 RETURN" if context else "96 PUSH0 RETURN")
+    words = -(-context // 32)
+    answer += assemble(f"{context} 64 MSTORE 0xff 248 SHL 96 MSTORE {96 + 32 * words} PUSH0 RETURN")
     return _stakable(entry_point, assemble(does) + answer)
 
 

@@ -141,7 +141,7 @@ async def test_an_unstaked_paymaster_of_the_first_version_may_not_return_a_conte
 ) -> None:
     deployment = quiet_devnet.deployment
     deployer = Deployer(quiet_devnet, version, deployment.accounts[DEPLOYER], deployment.entry_points[version])
-    code = bytecode.paymaster(deployer.entry_point, context=True)
+    code = bytecode.paymaster(deployer.entry_point, context=1)
     paymaster = deployer.deploy(code, deposit=ETHER, stake=ETHER if staked else 0)
     operation = operation_of(_account(deployer), paymaster=paymaster, **({} if version == "0.6" else _GAS))
     if accepted:
@@ -149,6 +149,20 @@ async def test_an_unstaked_paymaster_of_the_first_version_may_not_return_a_conte
     else:
         refusal = await _refused(deployer, workers, operation)
         assert (refusal.code, refusal.message) == (RULE_VIOLATION, "unstaked paymaster returned a context (EREP-050)")
+
+
+@pytest.mark.parametrize("length", [2048, 2049])
+async def test_lim_020_a_context_has_a_greatest_length(on_devnet: Deployer, workers: Workers, length: int) -> None:
+    paymaster = on_devnet.deploy(bytecode.paymaster(on_devnet.entry_point, context=length), deposit=ETHER)
+    operation = operation_of(_account(on_devnet), paymaster=paymaster, **_GAS)
+    if length > 2048:
+        refusal = await _refused(on_devnet, workers, operation)
+        assert (refusal.code, refusal.data) == (RULE_VIOLATION, {"paymaster": to_checksum_address(paymaster)})
+        assert "LIM-020" in refusal.message
+    else:
+        found = await _found(on_devnet, workers, operation)
+        assert found.context_bytes == length
+        assert found.gas["paymaster"] > 0
 
 
 async def test_storage_of_others_that_is_associated_is_told_to_the_pool(on_devnet: Deployer, workers: Workers) -> None:

@@ -6,6 +6,31 @@ which only a staked entity or an unstaked paymaster can bring about on purpose. 
 
 from capstan.bundler.models import Entity, PoolOperation, Role
 from capstan.bundler.reputation import ReputationBook
+from capstan.bundler.validating import Validated
+
+# EREP-070: a staked entity may use so many percent less gas in the second validation, and no more.
+_LESS_GAS_PERCENT = 10
+
+
+def changed_context(earlier: Validated, later: Validated) -> str:
+    """What is wrong with the paymaster's context in the second validation; empty when it is as long as in the first.
+
+    EREP-055: the length decides what postOp costs.
+    """
+    if earlier.context_bytes == later.context_bytes:
+        return ""
+    return f"paymaster returned a context of {later.context_bytes} bytes, and {earlier.context_bytes} before (EREP-055)"
+
+
+def saving_entities(earlier: Validated, later: Validated) -> list[Entity]:
+    """The staked entities that use much less gas in the second validation than in the first (EREP-070)."""
+    return [
+        entity
+        for entity in (later.sender, later.factory, later.paymaster)
+        if entity is not None
+        and entity.staked
+        and later.gas.get(entity.role, 0) * 100 < earlier.gas.get(entity.role, 0) * (100 - _LESS_GAS_PERCENT)
+    ]
 
 
 def accountable(failed: PoolOperation, role: Role) -> Entity:

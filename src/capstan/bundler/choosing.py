@@ -30,6 +30,8 @@ class BundleLimits(msgspec.Struct, frozen=True, kw_only=True):
     # LIM-040.
     bytes: int = 262_144
     operations: int = 100
+    # LIM-050: of the contexts that paymasters return.
+    context_bytes: int = 65_536
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +141,7 @@ class _Bundle:
         self._needed = 0
         self._unused = 0
         self._bytes = 0
+        self._context_bytes = 0
         self._senders = {entry.operation.sender for entry in self._flying}
         self._uses: dict[bytes, int] = {}
         # The contracts whose storage validations touched.
@@ -156,11 +159,14 @@ class _Bundle:
         size = len(codec_for(version).encode(entry.operation))
         if _transaction_gas(needed, unused) > self._limits.gas or self._bytes + size > self._limits.bytes:
             return
+        if self._context_bytes + entry.validated.context_bytes > self._limits.context_bytes:
+            return
         if pooled.sender.address in self._senders or not self._may_join(pooled) or self._meets(entry):
             return
         self.chosen.append(entry)
         self._needed, self._unused = needed, unused
         self._bytes += size
+        self._context_bytes += entry.validated.context_bytes
         self._senders.add(pooled.sender.address)
         for entity in pooled.counted():
             self._uses[entity.address] = self._uses.get(entity.address, 0) + 1

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 import msgspec
 import structlog
 
-from capstan.bundler.blame import settle_failed_bundle, settle_second_validation
+from capstan.bundler.blame import changed_context, saving_entities, settle_failed_bundle, settle_second_validation
 from capstan.bundler.chain import BundlerChain, Reverted
 from capstan.bundler.choosing import BundleLimits, Situation, bundle_gas, choose, first_of_lanes
 from capstan.bundler.entries import Entry, EntryPoint
-from capstan.bundler.models import Role
+from capstan.bundler.models import Entity, Role
 from capstan.bundler.pool import OperationPool
 from capstan.bundler.refusals import REJECTED_BY_PAYMASTER, Refusal
 from capstan.bundler.validating import Validated, Validator
@@ -74,7 +74,9 @@ class BundleMaker:
         """A bundle of operations that wait, or none. `also` are those that wait for the nonce that it is made for."""
         for _ in range(_ROUNDS):
             bundle = self._choose(entry_point, situation, also)
-            failed = await self._check_again(entry_point, bundle)
+            failed, saving = await self._check_again(entry_point, bundle)
+            if saving:
+                await self._throttle(entry_point, saving, leases, lease)
             if not failed and bundle:
                 failed = await self._run(entry_point, bundle, sender, beneficiary)
             if not failed:
@@ -131,6 +133,16 @@ class BundleMaker:
                 else:
                     change.evict_banned(entry_point.address, settle_failed_bundle(book, pooled, each.role).address)
 
+    async def _throttle(
+        self, entry_point: EntryPoint, saving: Iterable[Entity], leases: LeaseStore, lease: Lease
+    ) -> None:
+        """EREP-070. The operation itself is as good as any."""
+        async with self._pool.changing(leases, lease):
+            book = self._pool.mempool(entry_point.address).reputation
+            for entity in saving:
+                if book.throttle(entity.address):
+                    log.info("bundler.throttled", network=self._pool.network, entity=to_data(entity.address))
+
     async def guilty_of(self, entry_point: EntryPoint, bundle: list[Entry], sender: bytes, block: int) -> list[Failed]:
         """Who made a bundle fail on the chain, as far as that can be found out by running it there again."""
         for number in (block - 1, block):
@@ -153,24 +165,35 @@ class BundleMaker:
 
     # --- finding what fails
 
-    async def _check_again(self, entry_point: EntryPoint, bundle: list[Entry]) -> list[Failed]:
-        """The second validation. What was not traced the first time is seen when the whole bundle runs."""
+    async def _check_again(self, entry_point: EntryPoint, bundle: list[Entry]) -> tuple[list[Failed], list[Entity]]:
+        """The second validation: what must leave the bundle, and who used much less gas than before.
+
+        What was not traced the first time is seen when the whole bundle runs.
+        """
         places = asyncio.Semaphore(_VALIDATIONS_AT_ONCE)
 
-        async def check(entry: Entry) -> Failed | None:
+        async def check(entry: Entry) -> Failed | Validated:
             async with places:
                 return await self._validate(entry_point, entry)
 
         traced = [entry for entry in bundle if entry.validated.code_hashes]
-        return [failed for failed in await asyncio.gather(*map(check, traced)) if failed is not None]
+        failed, saving = [], []
+        for entry, found in zip(traced, await asyncio.gather(*map(check, traced)), strict=True):
+            if isinstance(found, Failed):
+                failed.append(found)
+            else:
+                saving += saving_entities(entry.validated, found)
+        return failed, saving
 
-    async def _validate(self, entry_point: EntryPoint, entry: Entry) -> Failed | None:
+    async def _validate(self, entry_point: EntryPoint, entry: Entry) -> Failed | Validated:
         earlier: Validated = entry.validated
         try:
-            await self._validators[entry_point.address].validate(entry.operation, earlier=earlier)
+            later = await self._validators[entry_point.address].validate(entry.operation, earlier=earlier)
         except Refusal as refusal:
             return Failed(entry, _role(refusal), refusal.message, alone=True)
-        return None
+        if reason := changed_context(earlier, later):
+            return Failed(entry, "paymaster", reason, alone=False)
+        return later
 
     async def _run(
         self, entry_point: EntryPoint, bundle: list[Entry], sender: bytes, beneficiary: bytes

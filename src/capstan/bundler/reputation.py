@@ -116,6 +116,15 @@ class ReputationBook:
         """The entity made a bundle fail after its second validation (GREP-040): banned."""
         self._set(address, self.rules.ban_ops_seen_penalty, 0)
 
+    def throttle(self, address: bytes) -> bool:
+        """Hold the entity back until its operations land again (EREP-070). False when it is held back already."""
+        if self.standing(address) != "ok" or address in self._never_limited:
+            return False
+        _, included = self._counts.get(address, (0, 0))
+        rules = self.rules
+        self._set(address, (included + rules.throttling_slack + 1) * rules.min_inclusion_rate_denominator, included)
+        return True
+
     @property
     def hour(self) -> int | None:
         """The whole hours since 1970 up to which the counts have faded."""

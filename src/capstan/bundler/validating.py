@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from capstan.bundler.models import Entity
+from capstan.bundler.models import Entity, Role
 from capstan.chain.calls.models import BlockRef
 from capstan.userops.models import UserOperation
 
@@ -23,6 +23,9 @@ class Validated(msgspec.Struct, frozen=True, kw_only=True):
     factory: Entity | None = None
     paymaster: Entity | None = None
     aggregator: Entity | None = None
+    # What each entity used of the gas, and how long the paymaster's context is. Nothing where nothing was traced.
+    gas: Mapping[Role, int] = {}
+    context_bytes: int = 0
     # What the validation phase used, with preVerificationGas, as the entry point reports it; 0 where it does not.
     pre_operation_gas: int = 0
     # The time range that account and paymaster gave, in seconds since 1970; None is no end.

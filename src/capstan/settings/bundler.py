@@ -27,6 +27,7 @@ class Bundler(Section, frozen=True):
     bundle_bytes: PositiveCount
     bundle_operations: Annotated[int, Meta(ge=1, le=10_000)]
     operation_bytes: PositiveCount
+    context_bytes: Count
     pool_operations: PositiveCount
     replacement_percent: Annotated[int, Meta(ge=1, le=1000)]
     least_tip_gwei: Count

@@ -3,9 +3,17 @@
 import msgspec
 import pytest
 
-from capstan.bundler.blame import accountable, settle_failed_bundle, settle_second_validation
+from capstan.bundler.blame import (
+    accountable,
+    changed_context,
+    saving_entities,
+    settle_failed_bundle,
+    settle_second_validation,
+)
 from capstan.bundler.models import PoolOperation, Role
 from capstan.bundler.reputation import ReputationBook
+from capstan.bundler.validating import Validated
+from capstan.chain.calls.models import BlockRef
 from tests.unit.bundler.parts import address, entity, pooled
 
 FACTORY, STAKED_FACTORY = entity("factory", 800), entity("factory", 801, staked=True)
@@ -51,6 +59,40 @@ def counted(failed: PoolOperation) -> ReputationBook:
 
 def seen(book: ReputationBook) -> dict[bytes, int]:
     return {each.address: each.seen for each in book}
+
+
+def found(*, context: int = 0, gas: dict[Role, int] | None = None) -> Validated:
+    staked = entity("paymaster", 901, staked=True)
+    used: dict[Role, int] = gas or {}
+    return Validated(
+        block=BlockRef(1, "0x", 1),
+        sender=entity("account", 1),
+        factory=STAKED_FACTORY,
+        paymaster=staked,
+        context_bytes=context,
+        gas=used,
+    )
+
+
+def test_erep_055_a_context_of_another_length_is_found_out() -> None:
+    assert changed_context(found(context=32), found(context=32)) == ""
+    for context in (0, 31, 33):
+        assert "EREP-055" in changed_context(found(context=32), found(context=context))
+
+
+def test_erep_070_staked_entities_may_use_a_tenth_less_and_no_more() -> None:
+    before = found(gas={"account": 1000, "factory": 1000, "paymaster": 1000})
+    same = found(gas={"account": 10, "factory": 900, "paymaster": 5000})
+    assert saving_entities(before, same) == []
+    less = found(gas={"account": 10, "factory": 899, "paymaster": 899})
+    assert [each.role for each in saving_entities(before, less)] == ["factory", "paymaster"]
+    book = ReputationBook()
+    assert book.throttle(FACTORY.address)
+    assert not book.throttle(FACTORY.address)
+    assert book.standing(FACTORY.address) == "throttled"
+    # Until an operation of it lands.
+    book.add_included(FACTORY.address)
+    assert book.standing(FACTORY.address) == "ok"
 
 
 def test_a_paymaster_is_not_held_back_for_an_account() -> None:

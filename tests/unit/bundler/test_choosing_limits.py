@@ -83,6 +83,9 @@ def test_a_bundle_has_limits() -> None:
     size = len(codec_for("0.7").encode(entries[0].operation))
     assert len(chosen(*entries, limits=BundleLimits(gas=10**9, bytes=2 * size))) == 2
     assert len(chosen(*entries, limits=BundleLimits(gas=10**9, operations=4))) == 4
+    contexts = [entry(number, context_bytes=2048) for number in range(1, 40)]
+    # LIM-050.
+    assert len(chosen(*contexts)) == 65_536 // 2048
 
 
 def test_the_gas_of_a_bundle_is_within_the_limit_by_which_it_was_chosen() -> None:

@@ -9,7 +9,7 @@ from capstan.bundler.reputation import ReputationRules
 from capstan.bundler.validation.choosing import Backend, ChoosingTracer
 from capstan.bundler.validation.local import LocalTracer
 from capstan.bundler.validation.native import NativeTracer
-from capstan.bundler.validation.service import TracingValidator
+from capstan.bundler.validation.service import CONTEXT_BYTES, TracingValidator
 from capstan.bundler.validation.stakes import StakeReader
 from capstan.bundler.validation.state import ChainState
 from capstan.bundler.validation.workers import Workers
@@ -34,6 +34,7 @@ class NetworkValidation:
         workers: Workers,
         clock: Clock,
         rules: ReputationRules | None = None,
+        context_bytes: int = CONTEXT_BYTES,
         backend: Backend = "auto",
     ) -> None:
         self._network = network
@@ -42,6 +43,7 @@ class NetworkValidation:
         self._reader = reader
         self._clock = clock
         self._rules = rules
+        self._context_bytes = context_bytes
         # What of the chain is known, for those who count questions.
         self.state = ChainState(network)
         local = LocalTracer(network, chain_id, self.state, workers)
@@ -58,6 +60,7 @@ class NetworkValidation:
             tracer=self.tracer,
             clock=self._clock,
             rules=self._rules,
+            context_bytes=self._context_bytes,
         )
 
     async def _latest(self) -> BlockRef:

@@ -15,7 +15,7 @@ from capstan.bundler.validation import opcodes
 from capstan.bundler.validation.authorizations import check_nonce
 from capstan.bundler.validation.runs import Run
 from capstan.bundler.validation.state import BlockState, ChainState
-from capstan.bundler.validation.trace import DEEPEST_CALL, CallKind, Frame, TooDeep, Trace, visited
+from capstan.bundler.validation.trace import DEEPEST_CALL, GAS_DEPTH, CallKind, Frame, TooDeep, Trace, visited
 from capstan.chain.calls.models import BlockRef
 from capstan.chain.errors import EveryUpstreamFailed
 from capstan.core.hexes import parse_address, parse_data, to_data, to_quantity
@@ -62,6 +62,7 @@ class NodeFrame(msgspec.Struct, frozen=True, rename="camel"):
     contract_size: dict[str, _Size]
     to: str | None = None
     value: str | None = None
+    gas_used: str = "0x0"
     input: str = "0x"
     output: str = "0x"
     error: str = ""
@@ -158,6 +159,7 @@ def convert(frame: NodeFrame, caller: bytes, outer: bytes = b"", depth: int = 0)
         value=value,
         input=parse_data(frame.input)[: None if depth <= 1 else _INPUT_BYTES],
         output=parse_data(frame.output) if depth <= 1 else b"",
+        gas_used=int(frame.gas_used, 16) if 0 < depth <= GAS_DEPTH else 0,
         failed=bool(frame.error),
         out_of_gas=frame.out_of_gas or any(text in frame.error for text in _GAS_ERRORS),
         invalid_opcode=frame.error.startswith(_INVALID_OPCODE),
@@ -177,7 +179,7 @@ def _until_execution(root: Frame, entry_point: bytes) -> Frame:
     calls: list[Frame] = []
     for each in root.calls:
         if each.context == entry_point and each.caller == entry_point:
-            calls.append(msgspec.structs.replace(each, calls=(), sizes={}))
+            calls.append(msgspec.structs.replace(each, calls=(), sizes={}, gas_used=0))
             break
         calls.append(each)
     return msgspec.structs.replace(root, calls=tuple(calls))

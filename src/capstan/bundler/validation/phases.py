@@ -36,6 +36,13 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
     # What was used before the execution, with preVerificationGas, as the entry point counts it.
     pre_operation_gas: int = 0
 
+    def gas(self) -> dict[Role, int]:
+        """What each entity used of the gas."""
+        used: dict[Role, int] = {}
+        for role, frame in self.by_role():
+            used[role] = used.get(role, 0) + frame.gas_used
+        return used
+
     def by_role(self) -> Iterator[tuple[Role, Frame]]:
         """What is to be judged, and as whose."""
         pairs: tuple[tuple[Role, Frame | None], ...] = (

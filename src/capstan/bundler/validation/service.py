@@ -27,6 +27,8 @@ from capstan.userops.versions import Version
 
 # A block that is gone by the time its state is asked for is replaced by the next one so often.
 _ATTEMPTS = 3
+# LIM-020.
+CONTEXT_BYTES = 2048
 
 
 class Tracer(Protocol):
@@ -55,6 +57,7 @@ class TracingValidator:
         tracer: Tracer,
         clock: Clock,
         rules: ReputationRules | None = None,
+        context_bytes: int = CONTEXT_BYTES,
     ) -> None:
         self._version: Version = version
         self._entry_point = entry_point
@@ -64,6 +67,7 @@ class TracingValidator:
         self._tracer = tracer
         self._clock = clock
         self._rules = rules or ReputationRules()
+        self._context_bytes = context_bytes
 
     async def validate(
         self, operation: UserOperation, *, earlier: Validated | None = None, queued: bool = False
@@ -93,7 +97,7 @@ class TracingValidator:
         valid_after, valid_until = check_times(phases, block, self._clock.now())
         subject = self._subject(operation, stakes)
         storage = StorageUse(subject, phases, trace.hashed)
-        for violation in _violations(subject, phases, trace, storage):
+        for violation in _violations(subject, phases, trace, storage, self._context_bytes):
             raise self._refusal(subject, violation, stakes)
         if earlier is not None:
             await self._check_code(block, earlier, trace)
@@ -102,6 +106,8 @@ class TracingValidator:
             sender=self._entity("account", operation.sender, stakes),
             factory=None if subject.factory is None else self._entity("factory", subject.factory, stakes),
             paymaster=None if subject.paymaster is None else self._entity("paymaster", subject.paymaster, stakes),
+            gas=phases.gas(),
+            context_bytes=len(phases.context),
             pre_operation_gas=phases.pre_operation_gas,
             valid_after=valid_after,
             valid_until=valid_until,
@@ -171,7 +177,9 @@ def _entities(operation: UserOperation) -> tuple[bytes, ...]:
     return tuple(each for each in (operation.sender, factory, operation.paymaster) if each is not None)
 
 
-def _violations(subject: Subject, phases: Phases, trace: Trace, storage: StorageUse) -> Iterator[Violation]:
+def _violations(
+    subject: Subject, phases: Phases, trace: Trace, storage: StorageUse, context_bytes: int
+) -> Iterator[Violation]:
     yield from judge_delegations(subject, trace)
     for role, top in phases.by_role():
         yield from judge_opcodes(subject, trace, role, top)
@@ -179,4 +187,10 @@ def _violations(subject: Subject, phases: Phases, trace: Trace, storage: Storage
     if subject.second_post_op and phases.context and "paymaster" not in subject.staked:
         yield Violation(
             rule="EREP-050", role="paymaster", message="unstaked paymaster returned a context", stake_helps=True
+        )
+    if len(phases.context) > context_bytes:
+        yield Violation(
+            rule="LIM-020",
+            role="paymaster",
+            message=f"paymaster returned a context of {len(phases.context)} bytes, and at most {context_bytes} may be",
         )

@@ -13,6 +13,8 @@ CallKind: TypeAlias = Literal["CALL", "CALLCODE", "DELEGATECALL", "STATICCALL", 
 # How deep calls may nest in a validation. The EVM allows 1024, which no honest account comes near; a trace is a tree,
 # and whoever reads it goes down with it.
 DEEPEST_CALL = 256
+# Down to which depth the gas is told: the factory is called by the entry point's helper.
+GAS_DEPTH = 2
 CREATIONS: frozenset[str] = frozenset({"CREATE", "CREATE2"})
 
 
@@ -41,6 +43,8 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     input: bytes = b""
     # What it returned or reverted with. Only of the calls that the entry point itself makes.
     output: bytes = b""
+    # The gas that it used. Only of the calls that the entry point makes, itself or through its helper for factories.
+    gas_used: int = 0
     failed: bool = False
     out_of_gas: bool = False
     # It ended at an opcode that the chain does not have, or at the one that is invalid by definition (OP-013).

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from capstan.bundler.validation import opcodes
-from capstan.bundler.validation.trace import DEEPEST_CALL, CallKind, Frame, TooDeep
+from capstan.bundler.validation.trace import DEEPEST_CALL, GAS_DEPTH, CallKind, Frame, TooDeep
 
 # Enough for a selector and one argument.
 _INPUT_BYTES = 36
@@ -34,6 +34,7 @@ class Record:
         "context",
         "depth",
         "failed",
+        "gas_used",
         "input",
         "invalid_opcode",
         "kind",
@@ -58,6 +59,7 @@ class Record:
         self.value = b""
         self.input = b""
         self.output = b""
+        self.gas_used = 0
         self.failed = False
         self.out_of_gas = False
         self.invalid_opcode = False
@@ -80,6 +82,7 @@ class Record:
             value=self.value,
             input=self.input,
             output=self.output,
+            gas_used=self.gas_used,
             failed=self.failed,
             out_of_gas=self.out_of_gas,
             invalid_opcode=self.invalid_opcode,
@@ -121,10 +124,12 @@ class Collector:
         self._open.append(record)
         return record
 
-    def leave(self, output: bytes, *, failed: bool, out_of_gas: bool = False) -> None:
+    def leave(self, output: bytes, *, failed: bool, out_of_gas: bool = False, gas_used: int = 0) -> None:
         """The innermost call ends."""
         record = self._open.pop()
         record.failed = failed
+        # What the entry point itself used is not known when the run is stopped; it is nobody's.
+        record.gas_used = gas_used if 0 < record.depth <= GAS_DEPTH else 0
         record.out_of_gas = out_of_gas
         if record.depth <= 1:
             record.output = bytes(output)

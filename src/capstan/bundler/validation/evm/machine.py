@@ -199,7 +199,10 @@ class Machine:
         except parts.Revert as error:
             evm.error = error
         self._collector.leave(
-            evm.output, failed=evm.error is not None, out_of_gas=isinstance(evm.error, parts.OutOfGasError)
+            evm.output,
+            failed=evm.error is not None,
+            out_of_gas=isinstance(evm.error, parts.OutOfGasError),
+            gas_used=int(message.gas) - int(evm.gas_left),
         )
         if evm.error:
             parts.rollback_transaction(state, transient)
