@@ -37,6 +37,8 @@ PAGES = (
     ("security", "/dashboard/security"),
     ("second-factor", "/dashboard/security/second-factor"),
     ("accounts", "/dashboard/accounts"),
+    ("policies", "/dashboard/policies"),
+    ("policies-new", "/dashboard/policies/new"),
     ("chains", "/dashboard/chains"),
     ("missing", "/dashboard/no-such-page"),
 )

@@ -185,12 +185,12 @@ class Sponsoring:
         warnings: FundWarnings,
         funds: FundWatch,
     ) -> None:
-        self._policies = policies
+        self.policies = policies
         # Which paymasters and senders of bundles have little left, and what each of them has.
         self.warnings = warnings
         self.funds = funds
-        self._sponsor = sponsor
-        self._history = history
+        self.sponsor = sponsor
+        self.history = history
         self.methods = PaymasterMethods(PaymasterWebService(sponsor, shown)).table
 
     @classmethod
@@ -288,7 +288,7 @@ class Sponsoring:
 
     def routes(self) -> list[HTTPRouteHandler]:
         """The handlers of the paths of policies and sponsorship."""
-        return [*policy_routes(self._policies), *sponsor_routes(self._sponsor, self._history)]
+        return [*policy_routes(self.policies), *sponsor_routes(self.sponsor, self.history)]
 
 
 async def open_signer(settings: Settings) -> PaymasterSigner | None:

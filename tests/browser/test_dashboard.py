@@ -25,10 +25,7 @@ from tests.support.dashboard import (
 from tests.support.devnet import EvmDevnet
 from tests.support.servers import wait_until
 
-SHARED_PAGES = (
-    *("", "/start", "/keys", "/people", "/security", "/security/second-factor", "/no-such-page"),
-    *("/chains",),
-)
+SHARED_PAGES = ("", "/start", "/keys", "/people", "/security", "/security/second-factor", "/no-such-page")
 
 
 @pytest.fixture(scope="module")
@@ -262,28 +259,3 @@ def test_the_overview_counts_requests_and_errors_of_the_account_alone(dashboard:
     for span in ("24h", "30d"):
         assert "counted 4 8 50.0 %" in texts(operator.get("", range=span))
     assert "eth_getBlockByNumber" not in dashboard.visitor(MEMBER).get("", range="1h").text
-
-
-async def test_chains_stay_current_and_are_for_the_operator_alone(page: Page, dashboard: Dashboard) -> None:
-    member = dashboard.visitor(MEMBER)
-    assert [member.get(path).status_code for path in ("/chains", "/chains/live")] == [403, 403]
-    assert "/dashboard/chains" not in member.get("/keys").text
-    problems = watched(page)
-    await enter(page, dashboard, OPERATOR)
-    await page.get_by_role("link", name="Chains").click()
-    network = page.get_by_role("region", name="ethereum/devnet")
-    await expect(network).to_contain_text("healthy")
-    before = await network.locator("dd").first.inner_text()
-    await expect(page.locator("[data-stream-state]")).to_have_text("Live.", timeout=30_000)
-    await expect(network.locator("dd").first).not_to_have_text(before, timeout=30_000)
-    assert problems == []
-
-
-def test_a_live_stream_ends_when_its_session_does(dashboard: Dashboard) -> None:
-    visitor = dashboard.visitor(OPERATOR, fresh=True)
-    with visitor.client.stream("GET", "/chains/live") as answer:
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        lines = answer.iter_lines()
-        assert any("ethereum/devnet" in line for line in lines)
-        visitor.post("/sign-out")
-        assert any(line == "event: ended" for line in lines)

@@ -101,9 +101,12 @@ class Dashboard:
 
 
 @contextlib.contextmanager
-def serving_dashboard(directory: Path, upstream: str, **settings: Any) -> Iterator[Dashboard]:
-    """A service in development mode, with an operator and a member of another account."""
-    with serving(directory, [upstream], settings={"mode": "development", **settings}) as gateway:
+def serving_dashboard(
+    directory: Path, upstream: str, contracts: Mapping[str, Any] | None = None, **settings: Any
+) -> Iterator[Dashboard]:
+    """A service in development mode, with an operator and a member of another account; `contracts` of its network."""
+    chosen = {"mode": "development", **settings}
+    with serving(directory, [upstream], settings=chosen, **(contracts or {})) as gateway:
         dashboard = Dashboard(gateway, directory)
         link = (dashboard.data / "dashboard-setup.txt").read_text().strip()
         made = dashboard.join(link, {"name": "Harbour", "email": OPERATOR.email, "password": OPERATOR.password})

@@ -108,19 +108,22 @@ def serving_gas(
     directory: Path, devnet: EvmDevnet, settings: Mapping[str, Any] | None = None, **network: Any
 ) -> Iterator[Gas]:
     """`capstan serve` with the contracts of this chain; `network` are further settings of the network."""
+    contracts = {**contracts_of(devnet), **network}
+    chosen = {"mode": "development", "gas.signer": devnet.deployment.paymaster_signer.private_key, **(settings or {})}
+    with serving(directory, [devnet.url], settings=chosen, **contracts) as gateway:
+        yield Gas(gateway, devnet, directory)
+
+
+def contracts_of(devnet: EvmDevnet) -> dict[str, Any]:
+    """The settings of the network that name the contracts of this chain."""
     deployment = devnet.deployment
-    native = next(feed.address for feed in deployment.price_feeds if feed.token is None)
-    contracts = {
+    return {
         "entry_points": deployment.entry_points,
         "factories": deployment.factories,
         "paymasters": deployment.paymasters,
         "multicall3": deployment.multicall3,
-        "native_usd_feed": native,
-        **network,
+        "native_usd_feed": next(feed.address for feed in deployment.price_feeds if feed.token is None),
     }
-    chosen = {"mode": "development", "gas.signer": deployment.paymaster_signer.private_key, **(settings or {})}
-    with serving(directory, [devnet.url], settings=chosen, **contracts) as gateway:
-        yield Gas(gateway, devnet, directory)
 
 
 class Sender:

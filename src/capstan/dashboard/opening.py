@@ -25,7 +25,7 @@ from capstan.dashboard.desk import Desk
 from capstan.dashboard.figures import UsageFigures
 from capstan.dashboard.live import LiveOptions, LiveParts
 from capstan.dashboard.menu import Menu
-from capstan.dashboard.pages import chains, keys, overview, security, signing_in, start
+from capstan.dashboard.pages import chains, keys, overview, policies, security, signing_in, start
 from capstan.dashboard.progress import Progress
 from capstan.dashboard.rendering import Renderer
 from capstan.dashboard.router import build_router
@@ -112,15 +112,17 @@ class Dashboard:
         if not chosen.enabled:
             return []
         origin = self._base_url.removesuffix("/v1")
-        menu = Menu([overview.ENTRY, keys.ENTRY, security.PEOPLE, security.ENTRY, chains.ENTRY])
+        menu = Menu([overview.ENTRY, policies.ENTRY, keys.ENTRY, security.PEOPLE, security.ENTRY, chains.ENTRY])
         cookies = Cookies(secure=origin.startswith("https://"))
         desk = Desk(self._people, Renderer(self._clock), menu, cookies, origin=origin.partition("://")[2])
         access = AccessService(AccessStore(self._database), self._clock, key_limit=self._plans.key_limit)
+        paying = self._sponsoring
         figures, progress = UsageFigures(self._usage, self._clock), self._progress(access)
         handlers = [
             *signing_in.signing_in_pages(desk, self._people, session_seconds=chosen.session_days * 86_400),
             *overview.overview_pages(desk, figures, access, self._plans, progress),
             *start.start_pages(desk, access, progress, self._networks, base_url=self._base_url),
+            *policies.policy_pages(desk, paying.policies, paying.history, paying.sponsor, self._networks),
             *keys.key_pages(desk, access),
             *security.security_pages(desk, self._people),
             *security.people_pages(desk, self._people),

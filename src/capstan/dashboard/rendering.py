@@ -13,6 +13,7 @@ from typing import Any
 import jinja2
 
 from capstan.core.clock import Clock, iso, utc
+from capstan.core.decimals import format_units
 from capstan.dashboard.charts import bars, line
 
 _HERE = Path(__file__).parent
@@ -57,6 +58,7 @@ class Renderer:
             duration=duration,
             share=share,
             span=span,
+            usd=usd,
         )
         self._environment.globals.update(asset=asset, bars=bars, line=line, compact=compact, duration=duration)
 
@@ -68,6 +70,15 @@ class Renderer:
         """How long ago something was, in one unit."""
         seconds = int((utc(self._clock) - moment).total_seconds())
         return elapsed(seconds)
+
+
+def usd(nano: int) -> str:
+    """Billionths of a US dollar: `$1,234.50`, and below a cent as exactly as it is."""
+    whole, rest = divmod(nano, 10**9)
+    cents, finer = divmod(rest, 10**7)
+    if finer and whole == 0 and cents < 10:
+        return f"${format_units(nano // 1_000 * 1_000, 9)}" if nano >= 1_000 else "under $0.000001"
+    return f"${whole:,}.{cents:02}" if cents else f"${whole:,}"
 
 
 def span(seconds: int) -> str:

@@ -133,6 +133,10 @@ class PolicyService:
         )
         return PolicyList([_view(policy) for policy in found], page, total)
 
+    async def newest(self, caller: Caller, *, after: tuple[int, str] | None, limit: int) -> list[Policy]:
+        """The account's policies, the newest first, after the one with this time and id."""
+        return await self._store.newest(caller.account_id, utc_day_number(self._clock), after=after, limit=limit)
+
     async def change(self, caller: Caller, policy_id: str, body: ChangePolicy) -> CreatedPolicy:
         """Change what the body names."""
         policy = await self.find(caller, policy_id)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from sqlalchemy import RowMapping, and_, func, insert, select, update
+from sqlalchemy import RowMapping, and_, func, insert, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from capstan.access.store import from_micros, to_micros
@@ -61,6 +61,16 @@ class PolicyStore:
             total = await connection.scalar(select(func.count()).select_from(gas_policies).where(matching))
             return [_policy(row) for row in rows], int(total or 0)
 
+    async def newest(self, account_id: str, day: int, *, after: tuple[int, str] | None, limit: int) -> list[Policy]:
+        """The account's policies, the newest first, after the one created then (in microseconds) with that id."""
+        columns = gas_policies.c
+        query = _with_day(day).where(columns.account_id == account_id)
+        if after is not None:
+            query = query.where(tuple_(columns.created_at, columns.id) < tuple_(*after))
+        query = query.order_by(columns.created_at.desc(), columns.id.desc()).limit(limit)
+        async with self._database.read() as connection:
+            return [_policy(row) for row in (await connection.execute(query)).mappings()]
+
     async def change(self, policy: Policy) -> bool:
         """Write name, rules, hook and status; false when the policy was archived meanwhile."""
         names = ("name", "rules", "hook", "status", "updated_at")
@@ -89,6 +99,11 @@ async def locked_policy(connection: AsyncConnection, policy_id: str, day: int) -
     # what is read with the lock may be from before the wait for it.
     if connection.dialect.name != "sqlite":
         await connection.execute(select(gas_policies.c.id).where(gas_policies.c.id == policy_id).with_for_update())
+    return await present_policy(connection, policy_id, day)
+
+
+async def present_policy(connection: AsyncConnection, policy_id: str, day: int) -> Policy | None:
+    """A policy as it is now, without a lock."""
     row = (await connection.execute(_with_day(day).where(gas_policies.c.id == policy_id))).mappings().first()
     return None if row is None else _policy(row)
 

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from sqlalchemy import RowMapping, func, select
+from sqlalchemy import RowMapping, func, select, tuple_
 
 from capstan.access.models import Caller
 from capstan.access.store import from_micros
@@ -38,6 +38,20 @@ class SponsorshipHistory:
             rows = (await connection.execute(query)).mappings().all()
             total = await connection.scalar(select(func.count()).select_from(gas_sponsorships).where(matching))
         return SponsorshipList([_view(row) for row in rows], page, int(total or 0))
+
+    async def newest(
+        self, caller: Caller, policy_id: str, *, after: tuple[int, str] | None, limit: int
+    ) -> list[tuple[int, SponsorshipView]]:
+        """The newest after the one with this time and id, each with its time in microseconds, for the dashboard."""
+        policy = await self._policies.find(caller, policy_id)
+        columns = gas_sponsorships.c
+        query = select(gas_sponsorships).where(columns.policy_id == policy.id)
+        if after is not None:
+            # The first condition says the same less exactly; it is what the index is searched with.
+            query = query.where(columns.created_at <= after[0], tuple_(columns.created_at, columns.id) < tuple_(*after))
+        query = query.order_by(columns.created_at.desc(), columns.id.desc()).limit(limit)
+        async with self._database.read() as connection:
+            return [(row["created_at"], _view(row)) for row in (await connection.execute(query)).mappings()]
 
 
 def _view(row: RowMapping) -> SponsorshipView:

@@ -18,6 +18,7 @@ class Refused(Exception):
     def __init__(self, rule: str, reason: str) -> None:
         super().__init__(f"{rule}: {reason}")
         self.rule = rule
+        self.reason = reason
 
 
 def judge(policy: Policy, rules: Compiled, operation: UserOperation, now: float) -> None:

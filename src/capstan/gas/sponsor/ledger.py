@@ -19,7 +19,7 @@ from capstan.core.errors import Unavailable
 from capstan.core.money import plain
 from capstan.gas.policies.models import Policy
 from capstan.gas.policies.rules import Compiled, compiled
-from capstan.gas.policies.store import locked_policy
+from capstan.gas.policies.store import locked_policy, present_policy
 from capstan.gas.sponsor.judging import Refused, judge_budget, judge_cost, judge_status
 from capstan.gas.sponsor.models import Draft
 from capstan.storage.database import Database
@@ -51,6 +51,17 @@ class Ledger:
         if self._task is None:
             self._task = asyncio.create_task(self._work(), name="gas ledger")
         await done
+
+    async def judge(self, draft: Draft) -> None:
+        """Raise `Refused` if `reserve` would do so now. Reserves nothing, and promises nothing."""
+        day = day_of(draft)
+        async with self._database.read() as connection:
+            policy = await present_policy(connection, draft.policy_id, day)
+            if policy is None:
+                raise Refused("status", "the policy is gone")
+            counts = _Counts(connection, policy, compiled(policy.rules), day)
+            await counts.load({draft.sender})
+            await counts.take(draft)
 
     async def close(self) -> None:
         """Write what is under way, and stop."""

@@ -101,6 +101,18 @@ class Case(msgspec.Struct, frozen=True):
     subject: Subject
 
 
+class Trial(msgspec.Struct, frozen=True):
+    """What would become of a request."""
+
+    # The rule that does not allow it, and why; None when all do.
+    rule: str | None
+    reason: str
+    # The most it can cost, in billionths of a US dollar; None where a rule refused before that was known.
+    cost: int | None
+    # Whether a hook would be asked, which may refuse.
+    asks_hook: bool
+
+
 class SponsorService:
     """Sponsors operations on every network."""
 
@@ -121,17 +133,31 @@ class SponsorService:
         entry_point: str | None = None,
     ) -> Case:
         """Read the request, and judge what follows from it alone. Raises the errors of the API."""
+        case = await self._read_case(caller, policy_id, operation, chain, network, entry_point)
+        try:
+            self._judge(case)
+        except Refused as refusal:
+            raise self._forbidden(case.policy, refusal) from None
+        return case
+
+    async def _read_case(
+        self,
+        caller: Caller,
+        policy_id: str,
+        operation: Mapping[str, Any],
+        chain: str | None,
+        network: str | None,
+        entry_point: str | None,
+    ) -> Case:
         policy = await self._parts.policies.find(caller, policy_id)
         name = policy.network.partition("/")[2]
-        if chain != policy.chain or (network is not None and network != name):
+        if (chain is not None and chain != policy.chain) or (network is not None and network != name):
             raise InvalidRequest(f"chain: the policy {policy.id} is for {policy.network}")
         connected, facts = self._parts.resolve(caller, policy.chain, name)
-        subject = read_subject(facts, operation, entry_point)
-        try:
-            judge(policy, compiled(policy.rules), subject.operation, self._clock.now())
-        except Refused as refusal:
-            raise self._forbidden(policy, refusal) from None
-        return Case(policy, connected, facts, subject)
+        return Case(policy, connected, facts, read_subject(facts, operation, entry_point))
+
+    def _judge(self, case: Case) -> None:
+        judge(case.policy, compiled(case.policy.rules), case.subject.operation, self._clock.now())
 
     async def sponsor(self, case: Case) -> Sponsored:
         """Reserve and sign. Raises `Forbidden` naming the rule that does not allow it."""
@@ -151,6 +177,25 @@ class SponsorService:
             raise self._forbidden(case.policy, refusal) from None
         self._parts.metrics.sponsored(case.policy.network)
         return _sponsored(case, signed, draft)
+
+    async def try_out(
+        self, caller: Caller, policy_id: str, operation: Mapping[str, Any], entry_point: str | None = None
+    ) -> Trial:
+        """Whether `sponsor` would grant this now, and if not, the rule. Nothing is reserved, and no hook is asked."""
+        self.require_signer()
+        case = await self._read_case(caller, policy_id, operation, None, None, entry_point)
+        cost: int | None = None
+        try:
+            self._judge(case)
+            case = await self._completed(case)
+            head = await self._parts.chain.head(case.network)
+            price = await self._price(case, head)
+            cost = self._cost(case, price)
+            window = Window(self._until(case.policy, head))
+            await self._parts.ledger.judge(self._draft(case, case.subject.operation, price, cost, window))
+        except Refused as refusal:
+            return Trial(refusal.rule, refusal.reason, cost, asks_hook=False)
+        return Trial(None, "", cost, asks_hook=case.policy.hook is not None)
 
     def require_signer(self) -> PaymasterSigner:
         """The signer. Raises `Unavailable` on a server without one."""
