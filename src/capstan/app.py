@@ -218,7 +218,7 @@ class Application:
         self._live.on_change(self._apply)
         known = (self._live, database, self._gateway, self._clock, self._reach, self._plans)
         self._wallets = await open_wallets(*known, wanted, stack)
-        self._webhooks = await open_webhooks(*known, self._data, stack)
+        self._webhooks = await open_webhooks(*known, self._data, self.metrics, stack)
         bundling = (*known[:4], self.metrics, stack)
         self._bundlers = await Bundlers.open(*bundling, prices=self._gas_prices, reach=self._reach)
         self._readiness = ReadinessChecks(

@@ -30,7 +30,6 @@ from capstan.settings import NetworkSettings, Settings
 from capstan.storage.database import Database
 from capstan.stream.durable import DurableOptions, DurableStream
 from capstan.stream.lease import LeaseStore
-from capstan.stream.metrics import DurableMetrics
 from capstan.stream.wanted import WantedStreams
 
 log = structlog.get_logger(__name__)
@@ -60,7 +59,7 @@ class Background:
         self._wanted = wanted
         self._leases = LeaseStore(database, process, clock)
         self._metrics = IndexMetrics(metrics)
-        self._stream_metrics = DurableMetrics(metrics)
+        self._stream_metrics = gateway.stream_metrics
         self._subjects = Subjects(clock, sqlite_dialect=database.is_sqlite)
         self._writer = TransferWriter(sqlite=database.is_sqlite)
         self._networks: dict[str, IndexedNetwork] = {}

@@ -107,6 +107,7 @@ class Bundlers:
             lambda name: [self._consumer(name)],
             clock,
             options_of=lambda _network: DurableOptions(role=_ROLE),
+            metrics=gateway.stream_metrics,
         )
 
     @classmethod

@@ -42,6 +42,7 @@ class WalletStreams:
             lambda network: [WalletConsumer(network)],
             clock,
             options_of=lambda _network: DurableOptions(role=_ROLE),
+            metrics=gateway.stream_metrics,
         )
 
     def follow(self, network: str, _first: int | None = None) -> None:

@@ -42,6 +42,7 @@ from capstan.rpc.models import Usage
 from capstan.rpc.preparing import RpcLimits
 from capstan.rpc.service import RpcService
 from capstan.settings import Settings
+from capstan.stream.metrics import DurableMetrics
 from capstan.wiring import network_specs
 
 _CACHE_FILE = "rpc-cache.db"
@@ -85,6 +86,8 @@ class Gateway:
             self.shared = SharedNetworks(
                 redis.client, redis.reading, self.heads, clock, registry=metrics, options=options
             )
+        # Of all streams that are carried into the database, whoever carries them.
+        self.stream_metrics = DurableMetrics(metrics)
         self.followers = Followers(self.heads, clock, registry=metrics, shared=self._shared)
         self.guard = Guard(clock, view=self.view, metrics=IntegrityMetrics(metrics))
         self.apply(settings)

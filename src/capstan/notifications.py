@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from litestar.handlers import HTTPRouteHandler
+from prometheus_client import CollectorRegistry
 
 from capstan.access.models import Caller, Overrides
 from capstan.access.plans import PlanBook
@@ -24,6 +25,7 @@ from capstan.storage.database import Database
 from capstan.watching import NetworkWatchers, trace_block
 from capstan.webhooks.delivery.hosts import Hosts
 from capstan.webhooks.delivery.lookups import KnownTokens, Lookups
+from capstan.webhooks.delivery.metrics import DeliveryMetrics
 from capstan.webhooks.delivery.quota import Quota
 from capstan.webhooks.delivery.sender import Sender
 from capstan.webhooks.delivery.store import DeliveryStore
@@ -114,6 +116,7 @@ async def open_webhooks(
     reach: NetworkReach,
     plans: PlanBook,
     data: DataServices,
+    metrics: CollectorRegistry,
     stack: AsyncExitStack,
 ) -> Webhooks:
     """Start webhooks, which the stack stops.
@@ -144,7 +147,7 @@ async def open_webhooks(
     stack.push_async_callback(client.close)
     seal = Seal.open(settings.webhooks.secret_key, settings.data_path)
     known = KnownTokens()
-    deliverer = _deliverer(settings, database, client, seal, clock, plans, Metadata(gateway, data), known)
+    deliverer = _deliverer(settings, database, client, seal, clock, plans, Metadata(gateway, data), known, metrics)
     watchers = NetworkWatchers(
         database, gateway, clock, facts=lambda name: live.current.catalogue().describe(*name.split("/", 1)), known=known
     )
@@ -187,6 +190,7 @@ def _deliverer(
     plans: PlanBook,
     metadata: Metadata,
     known: KnownTokens,
+    metrics: CollectorRegistry,
 ) -> Deliverer:
     chosen = settings.webhooks
 
@@ -205,6 +209,7 @@ def _deliverer(
             poll_seconds=chosen.poll_seconds,
             keep_days=chosen.keep_days,
         ),
+        DeliveryMetrics(metrics),
     )
 
 

@@ -79,6 +79,7 @@ class SettlementStreams:
             lambda network: [self._consumer(network)],
             clock,
             options_of=lambda network: DurableOptions(role=STREAM_ROLE, start=self._first.get(network)),
+            metrics=gateway.stream_metrics,
         )
 
     def follow(self, network: str, first: int | None) -> None:

@@ -94,6 +94,7 @@ class NetworkWatchers:
             self._consumers,
             clock,
             options_of=lambda network: DurableOptions(role=ROLE, start=self._starts.get(network), start_anew=0),
+            metrics=gateway.stream_metrics,
         )
 
     async def start(self, networks: Callable[[], Awaitable[Mapping[str, int | None]]]) -> None:

@@ -26,6 +26,7 @@ from capstan.core.errors import ApiError
 from capstan.settings import Plan, load_settings
 from capstan.sponsoring import PAYMASTER_METHODS
 from tests.docs.markdown import ROOT, page_names
+from tests.docs.metrics import metrics
 
 _PART = re.compile(
     r"(?P<begin><!-- generated: (?P<name>[a-z ]+) -->\n).*?(?P<end><!-- end of generated -->)", re.DOTALL
@@ -105,10 +106,17 @@ def networks() -> str:
     return _table(columns, [_network_row(network) for network in builtin_networks()])
 
 
+def all_metrics() -> str:
+    """Every metric, by name."""
+    rows = [(f"`{each.name}`", each.kind, each.text) for each in metrics()]
+    return _table(("Metric", "Kind", "What it says"), rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "archive methods": archive_methods,
     "commands": commands,
     "errors": errors,
+    "metrics": all_metrics,
     "networks": networks,
     "plans": plans,
     "scopes": scopes,

@@ -208,13 +208,13 @@ class _Metrics:
         labels = ("network", "method")
 
         def counter(name: str, text: str) -> Counter:
-            return Counter(f"capstan_usage_{name}", text, labels, registry=registry)
+            return Counter(name, text, labels, registry=registry)
 
-        self._requests = counter("requests", "Calls with a key, by network and method.")
-        self._units = counter("units", "Compute units of these calls.")
-        self._errors = counter("errors", "Those of them that failed.")
-        self._cached = counter("cached", "Those of them that were answered from the cache.")
-        self._seconds = counter("seconds", "The time they took together.")
+        self._requests = counter("capstan_usage_requests", "Calls with a key, by network and method.")
+        self._units = counter("capstan_usage_units", "Compute units of these calls.")
+        self._errors = counter("capstan_usage_errors", "Those of them that failed.")
+        self._cached = counter("capstan_usage_cached", "Those of them that were answered from the cache.")
+        self._seconds = counter("capstan_usage_seconds", "The time they took together.")
         self._seen: set[tuple[str, str]] = set()
         self._dropped = Counter(
             "capstan_usage_dropped_requests",

@@ -14,13 +14,21 @@ class IntegrityMetrics:
         registry = registry if registry is not None else CollectorRegistry()
 
         def counter(name: str, text: str, label: str) -> Counter:
-            return Counter(f"capstan_integrity_{name}", text, ("network", label), registry=registry)
+            return Counter(name, text, ("network", label), registry=registry)
 
-        self._disagreements = counter("disagreements", "Calls in which upstreams gave different answers.", "method")
-        self._undecided = counter("undecided", "Calls in which not enough upstreams agreed.", "method")
-        self._proved = counter("proved", "Answers that passed a check against their block.", "check")
-        self._refuted = counter("refuted", "Answers that failed a check against their block.", "check")
-        self._unproved = counter("unproved", "Answers passed on of which a part could not be checked.", "check")
+        self._disagreements = counter(
+            "capstan_integrity_disagreements", "Calls in which upstreams gave different answers.", "method"
+        )
+        self._undecided = counter(
+            "capstan_integrity_undecided", "Calls in which not enough upstreams agreed.", "method"
+        )
+        self._proved = counter("capstan_integrity_proved", "Answers that passed a check against their block.", "check")
+        self._refuted = counter(
+            "capstan_integrity_refuted", "Answers that failed a check against their block.", "check"
+        )
+        self._unproved = counter(
+            "capstan_integrity_unproved", "Answers passed on of which a part could not be checked.", "check"
+        )
 
     def disagreed(self, network: str, method: str) -> None:
         """Upstreams gave different answers."""

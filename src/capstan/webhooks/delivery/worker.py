@@ -17,6 +17,7 @@ from capstan.core.clock import Clock
 from capstan.storage.errors import StorageError
 from capstan.webhooks.delivery.hosts import Hosts
 from capstan.webhooks.delivery.lookups import Lookups
+from capstan.webhooks.delivery.metrics import DeliveryMetrics
 from capstan.webhooks.delivery.models import DueEvent, Lane, Outcome, Release, Result, Target
 from capstan.webhooks.delivery.sender import Sender
 from capstan.webhooks.delivery.store import DeliveryStore
@@ -57,6 +58,7 @@ class Deliverer:
         lookups: Lookups,
         clock: Clock,
         options: DeliveryOptions,
+        metrics: DeliveryMetrics | None = None,
     ) -> None:
         self._store = store
         self._sender = sender
@@ -64,6 +66,7 @@ class Deliverer:
         self._lookups = lookups
         self._clock = clock
         self._options = options
+        self._metrics = metrics or DeliveryMetrics()
         self._wake = asyncio.Event()
         self._unwritten: asyncio.Queue[Result | Release] = asyncio.Queue(_MOST_UNWRITTEN)
         # The lanes that are worked on, and those whose webhook has changed since.
@@ -126,10 +129,12 @@ class Deliverer:
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(self._guarded(work))
         self._working.add(task)
+        self._metrics.working(len(self._working))
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._working.discard(task)
+        self._metrics.working(len(self._working))
         if len(self._working) >= self._options.concurrency - 1:
             self._wake.set()
 
@@ -179,6 +184,9 @@ class Deliverer:
         else:
             self._hosts.answered(host)
         result = self._judged(target, event, outcome)
+        self._metrics.attempted(outcome)
+        if result.webhook_status is not None:
+            self._metrics.stopped(result.webhook_status)
         await self._unwritten.put(result)
         return result.webhook_status is not None
 
