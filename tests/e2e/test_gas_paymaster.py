@@ -1,6 +1,7 @@
 """`capstan gas paymaster` on a real chain: a paymaster from its deployment to the operation that it pays for."""
 
 import json
+from email import message_from_bytes, policy
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from eth_account import Account
 
 from capstan.userops.versions import Version
-from tests.support.devnet import EvmDevnet
+from tests.support.devnet import EvmDevnet, wait_until
 from tests.support.gas import Sender, serving_gas
 from tests.support.service import run_command, run_json
 
@@ -54,7 +55,8 @@ def test_a_paymaster_is_deployed_funded_used_and_emptied(
         operation = sender.operation()
         answer = gas.sponsored(gas.policy()["id"], operation, entry_point=sender.entry_point)
         assert sender.land(sender.signed(operation, answer))["status"] == "0x1"
-        assert gas.gateway.metric("capstan_paymaster_low", network="ethereum/devnet", version=version) == 0
+        labels = {"network": "ethereum/devnet", "version": version}
+        wait_until(lambda: gas.gateway.metric("capstan_paymaster_low", **labels) == 0, 30, "a look at the deposit")
 
 
 def test_a_low_deposit_and_a_wrong_signer_are_told(tmp_path: Path, evm_devnet: EvmDevnet) -> None:
@@ -78,6 +80,25 @@ def test_a_low_deposit_and_a_wrong_signer_are_told(tmp_path: Path, evm_devnet: E
     done = run_command("doctor", "--json", settings=settings)
     states = [each["state"] for each in json.loads(done.stdout) if each["check"].startswith("paymaster ")]
     assert states == ["failed"] * 3
+
+
+def test_operators_get_mail_when_a_paymaster_or_a_signer_has_little_left(tmp_path: Path, evm_devnet: EvmDevnet) -> None:
+    poor = Account.create()
+    settings = {
+        "gas.least_deposit_gwei": 10**12,
+        "bundler.signers": ["0x" + bytes(poor.key).hex()],
+        "mail.operators": ["operator@example.com"],
+    }
+    with serving_gas(tmp_path, evm_devnet, settings) as gas:
+        directory = tmp_path / "data" / "mail"
+        # One for each paymaster, and one for the account that sends bundles.
+        wait_until(lambda: len(list(directory.glob("*.eml"))) == 4, 60, "four mails")
+        mails = [message_from_bytes(file.read_bytes(), policy=policy.default) for file in directory.glob("*.eml")]
+        assert {mail["To"] for mail in mails} == {"operator@example.com"}
+        bodies = "".join(mail.get_content() for mail in mails)
+        for address in (*evm_devnet.deployment.paymasters.values(), poor.address):
+            assert address in bodies
+        assert gas.gateway.metric("capstan_bundler_signer_low", signer=poor.address) == 1
 
 
 @pytest.mark.parametrize(
