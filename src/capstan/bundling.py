@@ -6,6 +6,7 @@ about requests. A network has a bundler when it is an EVM network with entry poi
 """
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
@@ -39,10 +40,11 @@ from capstan.bundler.validation.workers import WorkerLimits, Workers
 from capstan.bundler.worker import BundlingWorker, WorkerOptions
 from capstan.chain.calls.blocks import HeadBlocks
 from capstan.chain.calls.reader import StateReader
+from capstan.chain.errors import ChainError
 from capstan.core.accounts import UnusableKey
 from capstan.core.clock import Clock
 from capstan.core.decimals import GWEI_DECIMALS, parse_units
-from capstan.core.errors import NotFound
+from capstan.core.errors import ApiError, NotFound
 from capstan.core.hexes import parse_address, to_quantity
 from capstan.core.ids import new_id
 from capstan.gas.service import GasPriceService
@@ -100,6 +102,7 @@ class Bundlers:
         )
         self._bundlers: dict[str, tuple[NetworkSettings, NetworkBundler]] = {}
         self._ending: set[asyncio.Task[None]] = set()
+        self._warming: set[asyncio.Task[None]] = set()
         self._streams = DurableStreams(
             gateway.followers,
             database,
@@ -179,7 +182,9 @@ class Bundlers:
         """Stop sending bundles and following the chains."""
         for _, bundler in self._bundlers.values():
             await bundler.worker.close()
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        for task in self._warming:
+            task.cancel()
+        await asyncio.gather(*self._ending, *self._warming, return_exceptions=True)
         await self._streams.close()
         await self._workers.close()
 
@@ -278,7 +283,17 @@ class Bundlers:
             rules=rules,
             context_bytes=self._settings.bundler.context_bytes,
         )
+        if self._signers:
+            task = asyncio.create_task(self._warm(validation), name=f"first worker of {chain.network.name}")
+            self._warming.add(task)
+            task.add_done_callback(self._warming.discard)
         return {each.address: validation.validator(each.version, each.address) for each in _entry_points(network)}
+
+    @staticmethod
+    async def _warm(validation: NetworkValidation) -> None:
+        # Nobody waits for it, and the first operation does what was not done.
+        with contextlib.suppress(ApiError, ChainError):
+            await validation.warm()
 
     def _consumer(self, name: str) -> InclusionConsumer:
         bundler = self._bundlers[name][1]

@@ -41,6 +41,7 @@ class NetworkValidation:
         self._chain_id = chain_id
         self._blocks = blocks
         self._reader = reader
+        self._workers = workers
         self._clock = clock
         self._rules = rules
         self._context_bytes = context_bytes
@@ -62,6 +63,11 @@ class NetworkValidation:
             rules=self._rules,
             context_bytes=self._context_bytes,
         )
+
+    async def warm(self) -> None:
+        """Do ahead what the first operation would have to wait for. What fails now is tried again then."""
+        if await self.tracer.chosen() == "local":
+            await self._workers.warm()
 
     async def _latest(self) -> BlockRef:
         return await self._blocks.latest(self._network)

@@ -113,6 +113,7 @@ class Workers:
         self._idle: list[_Process] = []
         self._free = asyncio.Semaphore(self.limits.processes)
         self._waiting = 0
+        self._running = 0
         self._closed = False
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Report)
@@ -133,10 +134,26 @@ class Workers:
             await self._free.acquire()
         finally:
             self._waiting -= 1
+        self._running += 1
         try:
             return await self._run(make)
         finally:
+            self._running -= 1
             self._free.release()
+
+    async def warm(self) -> None:
+        """Start a process ahead of the first job, if there is none: it loads its modules while nobody waits for it."""
+        if self._closed or self._idle or self._running:
+            return
+        async with self._free:
+            await self._keep(await self._start())
+
+    async def _keep(self, process: _Process) -> None:
+        """Let a process wait for a job, unless the pool was closed meanwhile."""
+        if self._closed:
+            await process.stop()
+        else:
+            self._idle.append(process)
 
     async def _run(self, make: Callable[[set[bytes]], Job]) -> Report:
         process = self._idle.pop() if self._idle else await self._start()

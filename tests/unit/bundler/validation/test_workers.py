@@ -109,6 +109,17 @@ async def test_only_so_many_jobs_wait(workers: Workers) -> None:
     assert (await waiting).trace is not None
 
 
+async def test_one_process_is_started_ahead_and_takes_the_first_job(workers: Workers) -> None:
+    await workers.warm()
+    await workers.warm()
+    (process,) = workers.idle
+    assert (await workers.run(_job(_IDLE))).trace is not None
+    assert workers.idle == [process]
+    await workers.close()
+    await workers.warm()
+    assert workers.idle == []
+
+
 async def test_closing_ends_the_processes() -> None:
     pool = Workers(WorkerLimits(processes=2))
     await asyncio.gather(pool.run(_job(_IDLE)), pool.run(_job(_IDLE)))

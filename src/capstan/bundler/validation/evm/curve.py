@@ -8,10 +8,6 @@ import importlib.util
 import sys
 from types import ModuleType
 
-from eth_keys.datatypes import Signature
-from eth_keys.exceptions import BadSignature
-from eth_utils.exceptions import ValidationError
-
 _NAME = "coincurve"
 
 
@@ -24,6 +20,11 @@ class RecoveredKey:
     @classmethod
     def from_signature_and_message(cls, signature: bytes, message: bytes, hasher: None) -> "RecoveredKey":
         """The key that signed this hash. Raises ValueError where there is none."""
+        # Loaded only where it is needed: it takes as long as the rest of a worker.
+        from eth_keys.datatypes import Signature
+        from eth_keys.exceptions import BadSignature
+        from eth_utils.exceptions import ValidationError
+
         try:
             return cls(Signature(signature).recover_public_key_from_msg_hash(message).to_bytes())
         except (BadSignature, ValidationError) as error:

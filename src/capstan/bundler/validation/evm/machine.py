@@ -211,6 +211,12 @@ class Machine:
         return evm
 
 
+def load() -> None:
+    """Load what every fork needs, so that the first job does not wait for it."""
+    for fork in FORKS:
+        _modules(fork)
+
+
 def _hashes(
     addresses: Iterable[bytes], job: Job, codes: Mapping[bytes, bytes]
 ) -> tuple[dict[bytes, bytes], frozenset[bytes]]:

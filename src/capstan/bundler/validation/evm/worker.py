@@ -11,7 +11,7 @@ from typing import BinaryIO
 import msgspec
 
 from capstan.bundler.validation.evm.curve import provide_coincurve
-from capstan.bundler.validation.evm.machine import Machine
+from capstan.bundler.validation.evm.machine import Machine, load
 from capstan.bundler.validation.evm.messages import LENGTH_BYTES, Job, Report
 from capstan.bundler.validation.trace import TooDeep, TooSlow
 
@@ -66,6 +66,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.setrecursionlimit(_RECURSION_LIMIT)
     provide_coincurve()
+    load()
     serve(sys.stdin.buffer, sys.stdout.buffer)
 
 
