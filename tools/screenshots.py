@@ -70,15 +70,48 @@ async def _take(browser: Browser, document: dict[str, Any], only: str) -> None:
                     continue
                 await page.goto(origin + path)
                 await page.screenshot(path=TARGET / f"{name}-{suffix}.png", full_page=True)
+            await _open_rows(page, origin, suffix)
             await context.close()
 
 
-async def _run(document: dict[str, Any], only: str) -> None:
+async def _fill(browser: Browser, document: dict[str, Any]) -> None:
+    """Make a little of what the pages show: some calls, a webhook and its deliveries."""
+    origin = document["base_url"].removesuffix("/v1")
+    page = await browser.new_page()
+    await sign_in(page, origin, document["dashboard"]["email"], document["dashboard"]["password"])
+    for method in ("eth_blockNumber", "eth_gasPrice", "eth_getBlockByNumber"):
+        await page.goto(f"{origin}/dashboard/playground?method={method}")
+        await page.get_by_role("button", name="Run").click()
+    await page.goto(f"{origin}/dashboard/webhooks/new")
+    await page.get_by_label("Address of your receiver").fill(f"{origin}/no-receiver")
+    await page.get_by_label("Event").select_option("NEW_BLOCK")
+    await page.get_by_role("button", name="Create webhook").click()
+    await page.get_by_role("button", name="Send test event").click()
+    await page.close()
+
+
+async def _open_rows(page: Page, origin: str, suffix: str) -> None:
+    """The pages behind the first row of a list: a webhook and an event of it; and a call that was run."""
+    await page.goto(f"{origin}/dashboard/webhooks")
+    for name in ("webhook", "webhook-event"):
+        link = page.locator("tbody th a").first
+        if await link.count() == 0:
+            break
+        await link.click()
+        await page.screenshot(path=TARGET / f"{name}-{suffix}.png", full_page=True)
+    await page.goto(f"{origin}/dashboard/playground?method=eth_getBlockByNumber")
+    await page.get_by_role("button", name="Run").click()
+    await page.screenshot(path=TARGET / f"playground-run-{suffix}.png", full_page=True)
+
+
+async def _run(document: dict[str, Any], only: str, *, fill: bool) -> None:
     path = ready()
     if path is None:
         raise SystemExit("there is no browser yet: run `make setup-test`")
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+        if fill:
+            await _fill(browser, document)
         await _take(browser, document, only)
         await browser.close()
 
@@ -91,13 +124,13 @@ def main() -> None:
     chosen = parser.parse_args()
     TARGET.mkdir(exist_ok=True)
     if chosen.running is not None:
-        asyncio.run(_run(json.loads((chosen.running / "dev.json").read_text()), chosen.only))
+        asyncio.run(_run(json.loads((chosen.running / "dev.json").read_text()), chosen.only, fill=False))
         return
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, "-m", "capstan", "dev", "--port", "0", "--data-dir", directory]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
-            asyncio.run(_run(_wait_for(Path(directory) / "dev.json"), chosen.only))
+            asyncio.run(_run(_wait_for(Path(directory) / "dev.json"), chosen.only, fill=True))
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(60)

@@ -18,6 +18,7 @@ from tests.support.dashboard import (
     Person,
     Visitor,
     enter,
+    invited,
     serving_dashboard,
     sign_in,
     texts,
@@ -25,23 +26,16 @@ from tests.support.dashboard import (
 from tests.support.devnet import EvmDevnet
 from tests.support.servers import wait_until
 
-SHARED_PAGES = ("", "/start", "/keys", "/people", "/security", "/security/second-factor", "/no-such-page")
+SHARED_PAGES = (
+    *("", "/start", "/playground", "/webhooks", "/webhooks/new", "/keys", "/people", "/security"),
+    *("/security/second-factor", "/accounts", "/no-such-page"),
+)
 
 
 @pytest.fixture(scope="module")
 def dashboard(tmp_path_factory: pytest.TempPathFactory, evm_devnet: EvmDevnet) -> Iterator[Dashboard]:
     with serving_dashboard(tmp_path_factory.mktemp("dashboard"), evm_devnet.url) as running:
         yield running
-
-
-def invited(dashboard: Dashboard, email: str) -> Person:
-    """A new member of the operator's account."""
-    page = dashboard.visitor(OPERATOR).post("/people", {"email": email, "role": "member"}, at="/people")
-    assert page.status_code == 200, page.text
-    (link,) = re.findall(r'<code id="secret-text">([^<]+)</code>', page.text)
-    person = Person(email, f"the password of {email}")
-    assert dashboard.join(link, {"password": person.password}).status_code == 303
-    return person
 
 
 def test_who_is_not_signed_in_is_sent_to_sign_in_and_then_to_what_was_wanted(dashboard: Dashboard) -> None:

@@ -117,6 +117,16 @@ def serving_dashboard(
         yield dashboard
 
 
+def invited(dashboard: Dashboard, email: str) -> Person:
+    """A new member of the operator's account."""
+    page = dashboard.visitor(OPERATOR).post("/people", {"email": email, "role": "member"}, at="/people")
+    assert page.status_code == 200, page.text
+    (link,) = re.findall(r'<code id="secret-text">([^<]+)</code>', page.text)
+    person = Person(email, f"the password of {email}")
+    assert dashboard.join(link, {"password": person.password}).status_code == 303
+    return person
+
+
 async def enter(page: Page, dashboard: Dashboard, person: Person) -> None:
     """Give a real browser a session without its form, which takes a second less."""
     token = dashboard.visitor(person).client.cookies[_COOKIE]

@@ -5,6 +5,7 @@ Called by the command line and the dashboard. Checking a key on a request is the
 
 from collections.abc import Callable, Iterable
 
+import msgspec
 from argon2 import PasswordHasher
 
 from capstan.access.models import Account, ApiKey, IssuedKey, Mode, Overrides, Plan, Scope
@@ -48,6 +49,17 @@ class AccessService:
     async def accounts(self) -> list[Account]:
         """Every account."""
         return await self._store.accounts()
+
+    async def newest_accounts(self, *, after: tuple[int, str] | None, limit: int) -> list[Account]:
+        """Some accounts, the newest first; `after` is the moment, in microseconds, and the id of the last one seen."""
+        return await self._store.newest_accounts(after=after, limit=limit)
+
+    async def change_limits(self, account_id: str, plan: Plan, overrides: Overrides) -> Account:
+        """Another plan, or limits of its own, for an account. Every process acts on it within a second."""
+        kept = msgspec.json.encode(overrides).decode()
+        if not await self._store.change_account(account_id, plan=plan, overrides=kept):
+            raise NotFound(f"account {account_id!r} does not exist; see: capstan accounts list")
+        return await self.account(account_id)
 
     async def set_suspended(self, account_id: str, suspended: bool) -> Account:
         """Suspend an account, or lift the suspension. Every process acts on it within a second."""

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import RowMapping, Select, delete, func, insert, select, update
+from sqlalchemy import RowMapping, Select, delete, func, insert, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from capstan.access.models import Account, ApiKey, Overrides, Scope
@@ -54,6 +54,14 @@ class AccessStore:
         async with self._database.read() as connection:
             rows = await connection.execute(select(accounts).order_by(accounts.c.created_at, accounts.c.id))
             return [account_of(row) for row in rows.mappings()]
+
+    async def newest_accounts(self, *, after: tuple[int, str] | None, limit: int) -> list[Account]:
+        """Some accounts, the newest first, from behind the one that was created then and has this id."""
+        query = select(accounts).order_by(accounts.c.created_at.desc(), accounts.c.id.desc()).limit(limit)
+        if after is not None:
+            query = query.where(tuple_(accounts.c.created_at, accounts.c.id) < after)
+        async with self._database.read() as connection:
+            return [account_of(row) for row in (await connection.execute(query)).mappings()]
 
     async def change_account(self, account_id: str, **values: Any) -> bool:
         """Set columns of one account. False when there is no such account."""

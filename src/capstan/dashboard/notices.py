@@ -24,6 +24,7 @@ NOTICES: Mapping[str, str] = {
     "policy-pause": "The policy is paused. It sponsors nothing.",
     "policy-resume": "The policy is active.",
     "policy-archive": "The policy is archived.",
+    "account-created": "The account is made. Invite somebody to it, or make a key with the command line.",
     "account-changed": "The account is changed.",
     "suspended": "The account is suspended. Its keys are refused within a second.",
     "resumed": "The account is active again.",

@@ -6,26 +6,37 @@ file that only the owner of the process can read, and never to the log.
 """
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 from litestar import Router
+from litestar.handlers import HTTPRouteHandler
 
-from capstan.access.models import Caller
 from capstan.access.plans import PlanBook
 from capstan.access.reach import NetworkReach
 from capstan.access.service import AccessService
 from capstan.access.store import AccessStore
 from capstan.catalogue.networks import Networks
-from capstan.chain.registry import Network
 from capstan.core.clock import Clock
+from capstan.dashboard.calls import Calls, FindNetwork
 from capstan.dashboard.chains import ChainBoard
 from capstan.dashboard.desk import Desk
 from capstan.dashboard.figures import UsageFigures
 from capstan.dashboard.live import LiveOptions, LiveParts
 from capstan.dashboard.menu import Menu
-from capstan.dashboard.pages import chains, keys, overview, policies, security, signing_in, start
+from capstan.dashboard.pages import (
+    accounts,
+    chains,
+    keys,
+    overview,
+    playground,
+    policies,
+    security,
+    signing_in,
+    start,
+    webhook_actions,
+    webhooks,
+)
 from capstan.dashboard.progress import Progress
 from capstan.dashboard.rendering import Renderer
 from capstan.dashboard.router import build_router
@@ -41,11 +52,23 @@ from capstan.sponsoring import Sponsoring
 from capstan.storage.database import Database
 from capstan.usage.store import UsageStore
 from capstan.wallets.store import WalletStore
+from capstan.webhooks.log import WebhookLog
 from capstan.webhooks.store import WebhookStore
 
 log = structlog.get_logger(__name__)
 
-FindNetwork = Callable[[Caller, str, str], Network]
+# In the order of the menu.
+_MENU = (
+    overview.ENTRY,
+    playground.ENTRY,
+    webhooks.ENTRY,
+    policies.ENTRY,
+    keys.ENTRY,
+    security.PEOPLE,
+    security.ENTRY,
+    accounts.ENTRY,
+    chains.ENTRY,
+)
 
 
 class Dashboard:
@@ -112,27 +135,36 @@ class Dashboard:
         if not chosen.enabled:
             return []
         origin = self._base_url.removesuffix("/v1")
-        menu = Menu([overview.ENTRY, policies.ENTRY, keys.ENTRY, security.PEOPLE, security.ENTRY, chains.ENTRY])
+        menu = Menu(_MENU)
         cookies = Cookies(secure=origin.startswith("https://"))
         desk = Desk(self._people, Renderer(self._clock), menu, cookies, origin=origin.partition("://")[2])
         access = AccessService(AccessStore(self._database), self._clock, key_limit=self._plans.key_limit)
         paying = self._sponsoring
         figures, progress = UsageFigures(self._usage, self._clock), self._progress(access)
+        calls = Calls(rpc, limiter, self._plans, self._clock, find_network=find_network)
         handlers = [
             *signing_in.signing_in_pages(desk, self._people, session_seconds=chosen.session_days * 86_400),
             *overview.overview_pages(desk, figures, access, self._plans, progress),
             *start.start_pages(desk, access, progress, self._networks, base_url=self._base_url),
             *policies.policy_pages(desk, paying.policies, paying.history, paying.sponsor, self._networks),
             *keys.key_pages(desk, access),
+            *playground.playground_pages(desk, calls, self._networks, base_url=self._base_url),
+            *self._webhook_pages(desk),
             *security.security_pages(desk, self._people),
             *security.people_pages(desk, self._people),
             *chains.chain_pages(desk, self._board(), self._parts),
+            *accounts.account_pages(desk, access, self._people, self._plans, WebhookLog(self._database)),
         ]
         return [build_router(desk, handlers)]
 
     def _board(self) -> ChainBoard:
         paying = self._sponsoring
         return ChainBoard(self._gateway, self._database, self._clock, lambda: paying.funds.seen, paying.warnings)
+
+    def _webhook_pages(self, desk: Desk) -> list[HTTPRouteHandler]:
+        service, operations = self._webhooks.service, self._webhooks.operations
+        views = webhooks.WebhookViews(desk, WebhookLog(self._database), operations, self._networks)
+        return [*webhooks.webhook_pages(views), *webhook_actions.webhook_actions(views, service, operations)]
 
     def _progress(self, access: AccessService) -> Progress:
         async def has_key(account_id: str) -> bool:

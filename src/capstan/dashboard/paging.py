@@ -47,6 +47,11 @@ def page_of(
     )
 
 
+def last_of(rows: Sequence[RowT], most: int = PAGE_ROWS) -> RowT | None:
+    """The last row that a page shows, of those that were asked for and one more."""
+    return rows[min(len(rows), most) - 1] if rows else None
+
+
 def cursor_of(text: str, parts: int) -> list[str] | None:
     """The values of a cursor; None for the first page."""
     if not text:

@@ -6,6 +6,7 @@ because pages are served under a Content-Security-Policy that forbids both.
 
 import functools
 import hashlib
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -48,18 +49,9 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._environment.filters.update(
-            ago=self._ago,
-            browser=browser,
-            iso=iso,
-            day=day,
-            number=number,
-            compact=compact,
-            duration=duration,
-            share=share,
-            span=span,
-            usd=usd,
-        )
+        for own in (browser, iso, day, number, share, compact, duration, pairs, span, usd):
+            self._environment.filters[own.__name__] = own
+        self._environment.filters["ago"] = self._ago
         self._environment.globals.update(asset=asset, bars=bars, line=line, compact=compact, duration=duration)
 
     def render(self, template: str, values: dict[str, Any]) -> str:
@@ -130,6 +122,11 @@ def duration(microseconds: int) -> str:
     if microseconds < 1_000_000:
         return _with_tenth(microseconds, 1_000, "ms")
     return _with_tenth(microseconds, 1_000_000, "s")
+
+
+def pairs(values: Iterable[str]) -> list[tuple[str, str]]:
+    """Choices of a selection whose values are their own texts."""
+    return [(value, value) for value in values]
 
 
 def _with_tenth(value: int, size: int, unit: str) -> str:

@@ -18,6 +18,15 @@ class Target(msgspec.Struct, frozen=True):
     key: str
 
 
+def every_snippet(target: Target, method: str, params: Any) -> list[tuple[str, str]]:
+    """The call in every language, with its name."""
+    return [
+        ("curl", curl(target, method, params)),
+        ("viem", viem(target, method, params)),
+        ("web3.py", web3_py(target, method, params)),
+    ]
+
+
 def curl(target: Target, method: str, params: Any) -> str:
     """For a shell."""
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}, ensure_ascii=False)

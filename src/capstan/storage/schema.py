@@ -48,6 +48,7 @@ accounts = Table(
     Column("status", String(16), nullable=False),
     Column("created_at", BigInteger, nullable=False),
     CheckConstraint("status IN ('active', 'suspended')", name="status"),
+    Index(None, "created_at", "id"),
 )
 
 api_keys = Table(

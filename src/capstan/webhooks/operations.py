@@ -63,7 +63,7 @@ class WebhookOperations:
 
     async def attempts(self, webhook_id: str, *, event_id: str | None = None, limit: int = 100) -> list[Attempt]:
         """The log of attempts, the newest first."""
-        await self._get(webhook_id)
+        await self.get(webhook_id)
         attempts = webhook_attempts.c
         query = (
             select(webhook_attempts, _events.id.label("event_id"), _events.state)
@@ -92,7 +92,7 @@ class WebhookOperations:
 
     async def test(self, webhook_id: str) -> Outcome:
         """Send a test event now, once, whatever the status, and note it in the log."""
-        webhook = await self._get(webhook_id)
+        webhook = await self.get(webhook_id)
         kind, event_id, now = EVENT_TYPES[webhook.event_type], new_id("evt"), self._clock.now()
         body: dict[str, Any] = {"id": event_id}
         if kind.format == "A":
@@ -117,7 +117,7 @@ class WebhookOperations:
         to_block: int | None = None,
     ) -> int:
         """Deliver kept events again: one, those of a time, or those of a range of blocks. Returns how many."""
-        webhook = await self._get(webhook_id)
+        webhook = await self.get(webhook_id)
         if webhook.status != "active":
             raise Conflict(f"the webhook {webhook.id} is {webhook.status}; resume it first")
         conditions: list[ColumnElement[bool]] = []
@@ -157,7 +157,7 @@ class WebhookOperations:
 
     async def rotate(self, webhook_id: str) -> str:
         """A new signing secret. The old one signs too for another day."""
-        webhook = await self._get(webhook_id)
+        webhook = await self.get(webhook_id)
         secret = new_signing_secret()
         async with self._database.write() as connection:
             mine = and_(webhooks.c.id == webhook.id, webhooks.c.deleted_at.is_(None))
@@ -173,12 +173,13 @@ class WebhookOperations:
         return secret
 
     async def _set_status(self, webhook_id: str, status: str, reason: str | None) -> Webhook:
-        webhook = await self._get(webhook_id)
+        webhook = await self.get(webhook_id)
         changed = msgspec.structs.replace(webhook, updated_at=utc(self._clock))
         await self._store.force(changed, status=status, reason=reason)
-        return await self._get(webhook_id)
+        return await self.get(webhook_id)
 
-    async def _get(self, webhook_id: str) -> Webhook:
+    async def get(self, webhook_id: str) -> Webhook:
+        """One webhook, of any account."""
         found = await self._store.find(webhook_id)
         if found is None:
             raise NotFound(f'there is no webhook "{quoted(webhook_id)}"')

@@ -28,7 +28,7 @@ from capstan.webhooks.models import Webhook
 
 # The lane of a webhook that is not active, or has nothing to do.
 NEVER = 2**62
-_SHOWN = (
+SHOWN = (
     webhooks.c.id,
     webhooks.c.account_id,
     webhooks.c.chain,
@@ -108,7 +108,7 @@ class WebhookStore:
         if account_id is not None:
             condition = and_(condition, webhooks.c.account_id == account_id)
         async with self._database.read() as connection:
-            row = (await connection.execute(select(*_SHOWN).where(condition, _PRESENT))).mappings().first()
+            row = (await connection.execute(select(*SHOWN).where(condition, _PRESENT))).mappings().first()
             return None if row is None else webhook_of(row)
 
     async def secrets(self, webhook_id: str) -> Secrets | None:
@@ -136,7 +136,7 @@ class WebhookStore:
         if status is not None:
             condition = and_(condition, webhooks.c.status == status)
         query: Select[Any] = (
-            select(*_SHOWN)
+            select(*SHOWN)
             .where(condition)
             .order_by(webhooks.c.created_at.desc(), webhooks.c.id.desc())
             .offset(offset)

@@ -16,7 +16,7 @@ from capstan.catalogue.networks import Networks
 from capstan.core.errors import ApiError
 from capstan.dashboard.desk import Asked, Desk, Page
 from capstan.dashboard.progress import Progress
-from capstan.dashboard.snippets import Target, curl, viem, web3_py
+from capstan.dashboard.snippets import Target, every_snippet
 
 _PLACEHOLDER = "YOUR_API_KEY"
 
@@ -38,11 +38,7 @@ def start_pages(
         if chosen is not None:
             key = _PLACEHOLDER if issued is None else issued.secret
             target = Target(f"{base_url}/rpc/{chosen.name}", key)
-            values["snippets"] = [
-                ("curl", curl(target, "eth_blockNumber", [])),
-                ("viem", viem(target, "eth_blockNumber", [])),
-                ("web3.py", web3_py(target, "eth_blockNumber", [])),
-            ]
+            values["snippets"] = every_snippet(target, "eth_blockNumber", [])
         if error is not None:
             return desk.problem(request, "start.html", error, values)
         return desk.page(request, "start.html", values)
