@@ -16,7 +16,7 @@ from capstan.chain.models import Attempt
 from capstan.chain.pool import Repeat
 from capstan.chain.registry import Network
 from capstan.core.clock import Clock
-from capstan.core.hexes import to_quantity
+from capstan.core.hexes import parse_quantity, to_quantity
 from capstan.rpc.cache.gateway import Plan, RpcCache, Topic
 from capstan.rpc.cache.models import HeadView, Question
 from capstan.rpc.cache.models import Kind as Keeping
@@ -86,6 +86,7 @@ class _BlockOf(msgspec.Struct):
 
 
 _block_decoder = msgspec.json.Decoder(_BlockOf | None)
+_number_decoder = msgspec.json.Decoder(str)
 
 
 class Forwarder:
@@ -128,9 +129,12 @@ class Forwarder:
     def look(self, network: Network, method: str, topic: Topic, question: Question) -> bytes | Plan:
         """The same as `now`, for a question of the topic."""
         heads = self.heads(network)
-        if method == TELLS_HEAD and heads.latest_number is not None and heads.is_fresh:
-            return b'"%b"' % to_quantity(self._announce(network, heads.latest_number)).encode()
-        return self.look_up(topic, question, heads)
+        if method != TELLS_HEAD:
+            return self.look_up(topic, question, heads)
+        if heads.latest_number is not None and heads.is_fresh:
+            return _quantity(self._announce(network, heads.latest_number))
+        found = self.look_up(topic, question, heads)
+        return self._not_before(network, found) if isinstance(found, bytes) else found
 
     def _announce(self, network: Network, number: int) -> int:
         """The head to tell. While a reorganisation makes the chain shorter, the number told before is told again."""
@@ -140,6 +144,16 @@ class Forwarder:
             self._announced[network.name] = number
             return number
         return told
+
+    def _not_before(self, network: Network, text: bytes) -> bytes:
+        """The head that a node tells, or the one told before if that is further: a node may be behind another."""
+        try:
+            number = parse_quantity(_number_decoder.decode(text), lenient=True)
+        except (msgspec.DecodeError, ValueError):
+            # Not what such an answer looks like. It is passed on as it is.
+            return text
+        told = self._announce(network, number)
+        return text if told == number else _quantity(told)
 
     def begin(self, errand: Errand, seconds: float) -> bool:
         """Send a read to an upstream without waiting. False when something stands in the way: `ask` must be used.
@@ -171,7 +185,7 @@ class Forwarder:
         text = bytes(result)
         if errand.lead is not None:
             self._cache.land(errand.plan, errand.lead, result, text)
-        return text
+        return self._not_before(errand.network, text) if method == TELLS_HEAD else text
 
     def abandon(self, errand: Errand) -> None:
         """Nobody wants the answer to what was begun any more, and nothing was carried on."""
@@ -207,6 +221,8 @@ class Forwarder:
             self._remaining(asking),
             lead=None if asking.errand is None else asking.errand.lead,
         )
+        if asking.method == TELLS_HEAD:
+            return Answer(self._not_before(asking.network, bytes(result)), source)
         return Answer(result, source)
 
     async def _ask_filter(self, asking: Asking) -> Answer:
@@ -293,3 +309,7 @@ class Forwarder:
 
     def _remaining(self, asking: Asking) -> float:
         return max(0.001, asking.ends_at - self._clock.monotonic())
+
+
+def _quantity(number: int) -> bytes:
+    return b'"%b"' % to_quantity(number).encode()

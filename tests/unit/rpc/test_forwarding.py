@@ -87,6 +87,27 @@ async def test_the_block_number_is_asked_for_when_the_head_is_not_fresh() -> Non
         assert await tested.ask("eth_blockNumber") == (b'"0x7"', "miss")
 
 
+async def test_a_node_that_is_behind_does_not_take_the_block_number_back() -> None:
+    async with setting("0x7") as tested:
+        tested.heads.latest_number = 9
+        assert tested.now("eth_blockNumber") == b'"0x9"'
+        tested.heads.is_fresh = False
+        assert (await tested.ask("eth_blockNumber"))[0] == b'"0x9"', "told before, from the followed head"
+        tested.node.answer = results("0xb")
+        assert (await tested.ask("eth_blockNumber"))[0] == b'"0xb"'
+        tested.node.answer = results("0xa")
+        tested.heads.is_fresh = True
+        assert tested.now("eth_blockNumber") == b'"0xb"', "told before, from a node"
+        tested.heads.is_fresh = False
+        assert (await tested.ask("eth_blockNumber"))[0] == b'"0xb"'
+
+
+async def test_a_block_number_that_is_none_is_passed_on() -> None:
+    async with setting({"no": "number"}) as tested:
+        tested.heads.is_fresh = False
+        assert (await tested.ask("eth_blockNumber"))[0] == b'{"no": "number"}'
+
+
 async def test_the_block_number_does_not_go_back_in_a_reorganisation() -> None:
     async with setting() as tested:
         told = []
