@@ -34,7 +34,7 @@ class Setting:
 
     async def grow(self, length: int = 1) -> None:
         self.node.adopt(grow(self.node.chain, length))
-        await self.world.settle()
+        await self.world.settle(seconds=30)
 
     async def until_at(self, number: int) -> GasPrices:
         async def reached() -> bool:
@@ -70,7 +70,7 @@ async def market(
     setting = Setting(node, world, clock, data_fee)
     await world.poll()
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             yield setting
     finally:
         await setting.market.close()
@@ -161,7 +161,7 @@ async def test_the_pending_block_counts_where_nodes_offer_it() -> None:
         async def counted() -> bool:
             return (await setting.prices()).estimates.fast.max_priority_fee_gwei == "1"
 
-        await until(counted)
+        await until(counted, seconds=30)
         # Where most blocks to come pay more, so does the fast level.
         setting.node.tip = 3 * GWEI
         await setting.grow(3)
@@ -181,7 +181,7 @@ async def test_after_a_reorganisation_prices_are_those_of_the_new_branch() -> No
         await setting.until_at(101)
         setting.node.gas_used = lambda block: LIMIT if block.branch else LIMIT // 2 + 1_000_000 * (block.number % 3 - 1)
         setting.node.adopt(grow(setting.node.chain[:-2], 3, branch=1))
-        await setting.world.settle()
+        await setting.world.settle(seconds=30)
         prices = await setting.until_at(102)
         fee = setting.node.base_fee(102)
         assert prices.base_fee_gwei == f"{fee // GWEI}.{fee % GWEI:09}".rstrip("0")
@@ -295,7 +295,7 @@ async def test_a_market_that_nobody_asks_sleeps_and_wakes() -> None:
         setting.clock.advance(300.0)
         setting.node.adopt(grow(setting.node.chain, 1))
         await setting.world.poll()
-        await until(lambda: not [each for each in asyncio.all_tasks() if "gas prices" in each.get_name()])
+        await until(lambda: not [each for each in asyncio.all_tasks() if "gas prices" in each.get_name()], seconds=30)
         asked = setting.asked
         setting.node.adopt(grow(setting.node.chain, 5))
         await setting.world.poll(times=3)
