@@ -4,6 +4,7 @@ Time is moved by hand, so the whole schedule of retries is seen. The receiver is
 end-to-end tests.
 """
 
+import asyncio
 import json
 
 import msgspec
@@ -247,3 +248,23 @@ async def test_no_more_webhooks_than_allowed_and_none_changed_while_disabled(wor
     async with world.database.write() as connection:
         await connection.execute(update(webhooks).values(status="disabled"))
     assert not await world.store.change(webhook, status="active")
+
+
+async def test_a_deliverer_that_was_paused_does_not_go_on_where_it_stood(world: World) -> None:
+    await world.hook("address_activity", addresses=[WATCHED])
+    await world.apply(block(1, values=(5, 6, 7)))
+
+    def pause(_event_id: str) -> int:
+        if len(world.sender.sent) == 1:
+            world.clock.advance(60)
+        return 200
+
+    world.sender.status = pause
+    await world.deliverer._claims()
+    await asyncio.gather(*world.deliverer._working)
+    # By now another process may have the rest.
+    assert len(world.sender.sent) == 1
+    store, now = world.deliverer._store, int(world.clock.now() * 1_000_000)
+    (lane,) = await store.claim(now, now + 1_000_000, lanes=8)
+    assert await store.renew({lane.target.webhook_id: lane.token - 1}, now + 2_000_000) == set()
+    assert await store.renew({lane.target.webhook_id: lane.token}, now + 2_000_000) == {lane.target.webhook_id}

@@ -32,7 +32,7 @@ class Lease(msgspec.Struct, frozen=True):
 class LeaseStore:
     """Acquires, renews and checks leases for one holder."""
 
-    def __init__(self, database: Database, holder: str, clock: Clock, *, seconds: float = 15.0) -> None:
+    def __init__(self, database: Database, holder: str, clock: Clock, *, seconds: float = 9.0) -> None:
         self.holder = holder
         self.seconds = seconds
         self._database = database

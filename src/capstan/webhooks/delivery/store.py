@@ -142,18 +142,23 @@ class DeliveryStore:
                     await connection.execute(update(webhook_events).where(_events.seq.in_(seqs)).values(due_at=due_at))
             return [(targets[row.webhook_id], _due_event(row)) for row in rows if row.webhook_id in targets]
 
-    async def renew(self, held: Mapping[str, int], until: int) -> None:
-        """Keep lanes that are still being worked on."""
+    async def renew(self, held: Mapping[str, int], until: int) -> set[str]:
+        """Keep lanes that are still being worked on. Returns those that are; another process has the others."""
+        if not held:
+            return set()
         statement = (
             update(webhook_lanes)
             .where(webhook_lanes.c.webhook_id == bindparam("lane"), webhook_lanes.c.token == bindparam("claim"))
             .values(claimed_until=until)
         )
-        if held:
-            async with self._database.write() as connection:
-                await connection.execute(
-                    statement, [{"lane": lane, "claim": token} for lane, token in sorted(held.items())]
-                )
+        query = select(webhook_lanes.c.webhook_id, webhook_lanes.c.token).where(
+            webhook_lanes.c.webhook_id.in_(list(held))
+        )
+        async with self._database.write() as connection:
+            await connection.execute(
+                statement, [{"lane": lane, "claim": token} for lane, token in sorted(held.items())]
+            )
+            return {row.webhook_id for row in await connection.execute(query) if held[row.webhook_id] == row.token}
 
     async def fill(self, bodies: Sequence[tuple[int, bytes]]) -> None:
         """Write bodies that were completed before they were first sent: every attempt sends the same bytes."""

@@ -28,9 +28,12 @@ from capstan.webhooks.store import NEVER
 log = structlog.get_logger(__name__)
 
 _MICROSECONDS = 1_000_000
-# How long a claim lasts. Lanes that are still worked on are renewed in time.
-_CLAIM_SECONDS = 60.0
-_RENEW_SECONDS = 15.0
+# How long the claim of a lane lasts. Those that are still worked on are renewed in time; those of a process that died
+# are another one's soon after.
+_CLAIM_SECONDS = 12.0
+_RENEW_SECONDS = 4.0
+# How long the claim of a retry lasts, which is not renewed: longer than one attempt can take.
+_RETRY_SECONDS = 60.0
 _MOST_UNWRITTEN = 4_096
 _PAUSE_SECONDS = 1.0
 _HOUSEKEEPING_SECONDS = 5.0
@@ -72,6 +75,8 @@ class Deliverer:
         # The lanes that are worked on, and those whose webhook has changed since.
         self._lanes: dict[str, int] = {}
         self._changed: set[str] = set()
+        # Until when each lane is surely this process's own: one that was paused must not go on where it stood.
+        self._ends: dict[str, float] = {}
         self._working: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -109,17 +114,19 @@ class Deliverer:
     async def _claims(self) -> None:
         self._wake.clear()
         now = self._now()
-        until = now + int(_CLAIM_SECONDS * _MICROSECONDS)
+        until, retry_until = (now + int(each * _MICROSECONDS) for each in (_CLAIM_SECONDS, _RETRY_SECONDS))
+        ends = self._clock.monotonic() + _CLAIM_SECONDS
         room = self._options.concurrency - len(self._working)
         claimed = 0
         if room > 0:
-            for target, event in await self._store.claim_retries(now, until, most=room):
+            for target, event in await self._store.claim_retries(now, retry_until, most=room):
                 self._begin(self._retry(target, event))
                 claimed += 1
         room = self._options.concurrency - len(self._working)
         if room > 0 and await self._store.any_due(now):
             for lane in await self._store.claim(now, until, lanes=room):
                 self._lanes[lane.target.webhook_id] = lane.token
+                self._ends[lane.target.webhook_id] = ends
                 self._begin(self._lane(lane))
                 claimed += 1
         if not claimed:
@@ -153,7 +160,7 @@ class Deliverer:
             events = await self._lookups.fill(lane.target, lane.events, self._store.fill)
             host = self._hosts.of(lane.target.url)
             for event in events:
-                if webhook_id in self._changed:
+                if webhook_id in self._changed or self._clock.monotonic() >= self._ends.get(webhook_id, 0.0):
                     break
                 pause = self._hosts.pause(host)
                 if pause:
@@ -163,6 +170,7 @@ class Deliverer:
                     break
         finally:
             self._lanes.pop(webhook_id, None)
+            self._ends.pop(webhook_id, None)
             self._changed.discard(webhook_id)
         await self._unwritten.put(Release(webhook_id, lane.token, hold_until))
 
@@ -236,7 +244,10 @@ class Deliverer:
 
     async def _renewals(self) -> None:
         await asyncio.sleep(_RENEW_SECONDS)
-        await self._store.renew(dict(self._lanes), self._now() + int(_CLAIM_SECONDS * _MICROSECONDS))
+        ends = self._clock.monotonic() + _CLAIM_SECONDS
+        held = await self._store.renew(dict(self._lanes), self._now() + int(_CLAIM_SECONDS * _MICROSECONDS))
+        for lane in held & self._ends.keys():
+            self._ends[lane] = ends
 
     async def _housekeeping(self) -> None:
         kept = self._options.keep_days * _DAY * _MICROSECONDS
