@@ -1,13 +1,16 @@
 """Deliveries per second with everything written down, beside a bare loop of POSTs, and the matching of a full block.
 
 Both send the same bodies to the same receiver, a process of its own on loopback; the ratio is what counts. Ours claims,
-signs, sends, and writes results and attempts to SQLite. Prints JSON.
+signs, sends, and writes results and attempts to SQLite. Then events come at a steady rate, once with a dead endpoint
+among the hundred and once without: how long they take from the database to the receiver. Prints JSON.
 """
 
 import asyncio
 import multiprocessing
 import tempfile
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -46,18 +49,31 @@ WEBHOOKS = 100
 EVENTS = 4_000
 BODY = msgspec.json.encode({"id": "evt_0000000000000000000000", "event_type": "log", "data": {"data": "x" * 400}})
 SECONDS = 120.0
+# Events that come at a steady rate, per second, and how many are written with one block.
+RATE = 500
+BATCH = 100
+BATCHES = 30
 
 
 def receive(port: Any) -> None:
     """The receiver's process."""
 
+    moments: list[float] = []
+
     async def hook(request: web.Request) -> web.Response:
-        await request.read()
+        sent = msgspec.json.decode(await request.read()).get("sent")
+        if sent is not None:
+            moments.append(time.monotonic() - sent)
         return web.Response(text="ok")
+
+    async def told(_request: web.Request) -> web.Response:
+        taken, moments[:] = list(moments), []
+        return web.json_response(taken)
 
     async def run() -> None:
         application = web.Application()
         application.router.add_post("/{name}", hook)
+        application.router.add_get("/moments", told)
         runner = web.AppRunner(application, access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -82,12 +98,12 @@ async def bare(url: str) -> float:
         return EVENTS / (time.process_time() - started)
 
 
-async def delivered(url: str, directory: Path) -> float:
-    """Deliveries per second of processor time, from events in the database to results in it."""
+@asynccontextmanager
+async def delivering(directory: Path) -> AsyncIterator[tuple[Deliverer, Database, Seal]]:
+    """A deliverer that is not started yet, on a new database."""
     database = Database(DatabaseOptions(url=sqlite_url(directory / "bench.db")))
     await upgrade(database)
     clock, seal = SystemClock(), Seal.open("", directory)
-    await _fill(database, seal, url)
     client = GuardedClient(allow_http=True, allow_loopback=True, connections=512, per_host=8)
     quota = Quota(lambda _plan, _own: 0, clock, is_sqlite=True)
 
@@ -105,6 +121,22 @@ async def delivered(url: str, directory: Path) -> float:
         clock,
         DeliveryOptions(delays={"A": (10,), "B": (1,)}, concurrency=512, poll_seconds=0.25, keep_days=7),
     )
+    yield deliverer, database, seal
+    await deliverer.close()
+    await client.close()
+    await database.close()
+
+
+async def delivered(url: str, directory: Path) -> float:
+    """Deliveries per second of processor time, from events in the database to results in it."""
+    async with delivering(directory) as (deliverer, database, seal):
+        await _subscribe(database, seal, [url] * WEBHOOKS)
+        await _write(database, [BODY] * EVENTS)
+        return EVENTS / await _drained(deliverer, database)
+
+
+async def _drained(deliverer: Deliverer, database: Database) -> float:
+    """Processor time until all is delivered."""
     started, deadline = time.process_time(), time.monotonic() + SECONDS
     deliverer.start()
     query = select(func.count()).select_from(webhook_events).where(webhook_events.c.state == "delivered")
@@ -115,20 +147,43 @@ async def delivered(url: str, directory: Path) -> float:
         await asyncio.sleep(0.1)
     else:
         raise SystemExit("the events were not delivered in time")
-    spent = time.process_time() - started
-    await deliverer.close()
-    await client.close()
-    await database.close()
-    return EVENTS / spent
+    return time.process_time() - started
 
 
-async def _fill(database: Database, seal: Seal, url: str) -> None:
-    clock = SystemClock()
-    now, moment = utc(clock), int(clock.now() * 1_000_000)
+async def steady(url: str, directory: Path, dead: str | None) -> tuple[float, float]:
+    """Milliseconds from the database to the receiver, median and 99th percentile, of events at a steady rate.
+
+    With a `dead` endpoint the first webhook goes there, and its events are not counted.
+    """
+    async with delivering(directory) as (deliverer, database, seal):
+        await _subscribe(database, seal, [dead or url, *[url] * (WEBHOOKS - 1)])
+        deliverer.start()
+        async with aiohttp.ClientSession() as session:
+            await (await session.get(url.replace("/hook", "/moments"))).read()
+            began = time.monotonic()
+            for batch in range(BATCHES):
+                await asyncio.sleep(max(0.0, began + batch * BATCH / RATE - time.monotonic()))
+                body = msgspec.json.encode({"id": "evt_0", "sent": time.monotonic(), "data": {"data": "x" * 400}})
+                await _write(database, [body] * BATCH, first=batch * BATCH)
+                deliverer.wake()
+            found: list[float] = []
+            wanted = BATCHES * BATCH * (WEBHOOKS - 1 if dead else WEBHOOKS) // WEBHOOKS
+            deadline = time.monotonic() + SECONDS
+            while len(found) < wanted and time.monotonic() < deadline:
+                await asyncio.sleep(0.2)
+                found += await (await session.get(url.replace("/hook", "/moments"))).json()
+    if len(found) < wanted:
+        raise SystemExit(f"{wanted - len(found)} events were not delivered in time")
+    found.sort()
+    return found[len(found) // 2] * 1000, found[len(found) * 99 // 100] * 1000
+
+
+async def _subscribe(database: Database, seal: Seal, urls: list[str]) -> None:
+    now = utc(SystemClock())
     account = Account("acc_1", "bench", "enterprise", Overrides(), "active", datetime(2026, 1, 1, tzinfo=UTC))
     await AccessStore(database).add_account(account)
     store = WebhookStore(database)
-    for number in range(WEBHOOKS):
+    for number, url in enumerate(urls):
         webhook = Webhook(
             id=f"wh_{number}",
             account_id="acc_1",
@@ -143,6 +198,10 @@ async def _fill(database: Database, seal: Seal, url: str) -> None:
             updated_at=now,
         )
         await store.add(webhook, seal.seal(new_signing_secret(), webhook.id), at_most=0)
+
+
+async def _write(database: Database, bodies: list[bytes], first: int = 0) -> None:
+    moment = int(SystemClock().now() * 1_000_000)
     rows = [
         {
             "id": f"evt_{number}",
@@ -151,14 +210,14 @@ async def _fill(database: Database, seal: Seal, url: str) -> None:
             "position": "x",
             "phase": 0,
             "state": "pending",
-            "body": BODY,
+            "body": body,
             "due_at": moment,
             "retries": 0,
             "attempts": 0,
             "counted": False,
             "created_at": moment,
         }
-        for number in range(EVENTS)
+        for number, body in enumerate(bodies, first)
     ]
     async with database.write() as connection:
         await connection.execute(insert(webhook_events), rows)
@@ -208,12 +267,23 @@ async def main() -> None:
             loop = await bare(url)
             ours = await delivered(url, Path(directory))
             loop = max(loop, await bare(url))
+        # It takes connections, and never answers.
+        silent = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
+        dead = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}/hook"
+        alive: list[tuple[float, float]] = []
+        hindered: list[tuple[float, float]] = []
+        for runs, endpoint in ((alive, None), (hindered, dead)) * 2:
+            with tempfile.TemporaryDirectory() as directory:
+                runs.append(await steady(url, Path(directory), endpoint))
     finally:
         receiver.terminate()
     result = {
         "bare_posts_per_cpu_second": round(loop),
         "deliveries_per_cpu_second": round(ours),
         "ratio": round(ours / loop, 3),
+        "received_after_p50_ms": round(min(each[0] for each in alive), 1),
+        "received_after_p99_ms": round(min(each[1] for each in alive), 1),
+        "with_a_dead_endpoint_p99_ms": round(min(each[1] for each in hindered), 1),
         "match_500_logs_100000_addresses_ms": round(matched(), 2),
     }
     print(msgspec.json.format(msgspec.json.encode(result)).decode())

@@ -11,6 +11,7 @@ import asyncio
 import ssl
 import zlib
 from collections.abc import Mapping
+from functools import lru_cache
 from ipaddress import ip_address
 from socket import gaierror, inet_aton, inet_ntoa, socket
 from typing import Any
@@ -29,6 +30,7 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MOST_CONNECTIONS = 200
 _MOST_PER_HOST = 16
 _LONGEST_HEADER = 8190
+_MOST_CHECKED = 4_096
 _HARMLESS = frozenset({"accept", "user-agent"})
 # The window bits with which zlib tells the two forms apart by itself.
 _GZIP_OR_ZLIB = 47
@@ -68,6 +70,8 @@ class GuardedClient:
         self._allow_http = allow_http
         self._allow_loopback = allow_loopback
         self._names = resolver or PooledResolver()
+        # What the form of an address says of it never changes; refusals are not kept.
+        self._checked = lru_cache(_MOST_CHECKED)(self._check)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=connections,
@@ -94,6 +98,9 @@ class GuardedClient:
 
     def check(self, address: str) -> URL:
         """The address in its standard form. Raises `OutboundRefused` for one that is never asked, without I/O."""
+        return self._checked(address)
+
+    def _check(self, address: str) -> URL:
         if len(address) > LONGEST_URL:
             raise OutboundRefused(f"the address is longer than {LONGEST_URL} characters")
         try:

@@ -7,6 +7,7 @@ it. A host that answers, with whatever status, is alive.
 
 import asyncio
 from collections import OrderedDict
+from functools import lru_cache
 
 from yarl import URL
 
@@ -16,6 +17,11 @@ _FAILURES = 5
 _FIRST_PAUSE = 2.0
 _LONGEST_PAUSE = 60.0
 _MOST_HOSTS = 10_000
+
+
+@lru_cache(_MOST_HOSTS)
+def _origin(url: str) -> str:
+    return str(URL(url).origin())
 
 
 class Host:
@@ -38,7 +44,7 @@ class Hosts:
 
     def of(self, url: str) -> Host:
         """The host of an address."""
-        name = str(URL(url).origin())
+        name = _origin(url)
         host = self._hosts.get(name)
         if host is None:
             host = self._hosts[name] = Host(self._width)

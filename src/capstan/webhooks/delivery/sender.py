@@ -5,6 +5,7 @@ Whatever a receiver does, it costs no more than that time and 64 KiB.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from capstan.core.clock import Clock
 from capstan.outbound.client import GuardedClient, OutboundLimits
@@ -16,6 +17,7 @@ from capstan.webhooks.signing import delivery_headers
 
 _MOST_READ = 65_536
 _MOST_KEPT = 1_024
+_MOST_SECRETS = 4_096
 _MICROSECONDS = 1_000_000
 
 
@@ -24,7 +26,7 @@ class Sender:
 
     def __init__(self, client: GuardedClient, seal: Seal, clock: Clock, *, seconds: float) -> None:
         self._client = client
-        self._seal = seal
+        self._unseal = lru_cache(_MOST_SECRETS)(seal.unseal)
         self._clock = clock
         self._limits = OutboundLimits(seconds=seconds, bytes=_MOST_READ, whole=False)
 
@@ -44,9 +46,9 @@ class Sender:
         )
 
     def _secrets(self, target: Target, now: int) -> list[str]:
-        found = [self._seal.unseal(target.secret, target.webhook_id)]
+        found = [self._unseal(target.secret, target.webhook_id)]
         if target.previous_secret is not None and (target.previous_until or 0) > now:
-            found.append(self._seal.unseal(target.previous_secret, target.webhook_id))
+            found.append(self._unseal(target.previous_secret, target.webhook_id))
         return found
 
     def _since(self, started: float) -> int:

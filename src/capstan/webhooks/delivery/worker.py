@@ -35,6 +35,7 @@ _RENEW_SECONDS = 4.0
 # How long the claim of a retry lasts, which is not renewed: longer than one attempt can take.
 _RETRY_SECONDS = 60.0
 _MOST_UNWRITTEN = 4_096
+_GATHER_SECONDS = 0.01
 _PAUSE_SECONDS = 1.0
 _HOUSEKEEPING_SECONDS = 5.0
 _PURGE_SECONDS = 600.0
@@ -72,6 +73,8 @@ class Deliverer:
         self._metrics = metrics or DeliveryMetrics()
         self._wake = asyncio.Event()
         self._unwritten: asyncio.Queue[Result | Release] = asyncio.Queue(_MOST_UNWRITTEN)
+        # What was taken from there and is not written yet. Written once more when it was and nobody knows.
+        self._taken: list[Result | Release] = []
         # The lanes that are worked on, and those whose webhook has changed since.
         self._lanes: dict[str, int] = {}
         self._changed: set[str] = set()
@@ -218,14 +221,15 @@ class Deliverer:
     # --- writing
 
     async def _results(self) -> None:
-        first = await self._unwritten.get()
-        # Whatever else has come meanwhile goes into the same transaction.
-        await self._flush(first)
+        self._taken.append(await self._unwritten.get())
+        # Whatever else comes in this time goes into the same transaction.
+        await asyncio.sleep(_GATHER_SECONDS)
+        await self._flush()
 
-    async def _flush(self, first: Result | Release | None = None) -> None:
-        items = [] if first is None else [first]
+    async def _flush(self) -> None:
         while not self._unwritten.empty():
-            items.append(self._unwritten.get_nowait())
+            self._taken.append(self._unwritten.get_nowait())
+        items = self._taken
         if not items:
             return
         results = [item for item in items if isinstance(item, Result)]
@@ -237,6 +241,7 @@ class Deliverer:
             except StorageError as error:
                 log.warning("webhooks.results_not_written", reason=str(error), count=len(results))
                 await asyncio.sleep(_PAUSE_SECONDS)
+        self._taken = []
         if releases:
             self._wake.set()
 
