@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+# A decimal number below 2^256, as a pattern: 78 digits at most, and the largest of them left out.
+DECIMAL_WORD = "([0-9]{1,77}|1(0[0-9]{2}|1[0-4][0-9]|15[0-6])[0-9]{74})"
 _PREFIX = "#/$defs/"
 
 

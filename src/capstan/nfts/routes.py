@@ -10,10 +10,11 @@ from litestar.params import Parameter, SkipValidation
 from capstan.access.models import Caller
 from capstan.answers.encoded import ANSWER_HEADERS, encoded
 from capstan.answers.parameters import ADDRESS, DATA_OPTIONS, LIST_OPTIONS, Chain, FindNetwork, IfNoneMatch, NetworkName
+from capstan.core.schemas import DECIMAL_WORD
 from capstan.nfts.models import NftCollection, NftMetadata, OwnedNfts
 from capstan.nfts.service import NftService
 
-_TOKEN_ID: dict[str, Any] = {"pattern": "^(0x[0-9a-fA-F]{1,64}|[0-9]{1,77}|1[01][0-9]{76})$"}
+_TOKEN_ID: dict[str, Any] = {"pattern": f"^(0x[0-9a-fA-F]{{1,64}}|{DECIMAL_WORD})$"}
 
 Contract = Annotated[
     str, Parameter(description="The NFT contract, 0x and 40 hexadecimal digits.", schema_extra=ADDRESS)

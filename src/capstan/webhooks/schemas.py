@@ -7,7 +7,7 @@ which keys `config` has. What is described is what `filters` takes. Pure.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from capstan.core.schemas import inlined_schema
+from capstan.core.schemas import DECIMAL_WORD, inlined_schema
 from capstan.webhooks.filters import MOST_CONFIRMATIONS, MOST_ENTRIES, MOST_EVERY, MOST_TOPICS
 from capstan.webhooks.kinds import EVENT_TYPES, EventType
 from capstan.webhooks.models import ChangeWebhook, CreateWebhook
@@ -26,8 +26,7 @@ def _listed(items: Schema, description: str) -> Schema:
 _TOPIC = _hex(32)
 _NUMBER: Schema = {
     "anyOf": [
-        # Below 2^256, which has 78 digits.
-        {"type": "string", "pattern": "^([0-9]{1,77}|1(0[0-9]{2}|1[0-4][0-9]|15[0-6])[0-9]{74})$"},
+        {"type": "string", "pattern": f"^{DECIMAL_WORD}$"},
         {"type": "string", "pattern": "^0x[0-9a-fA-F]{1,64}$"},
         {"type": "integer", "minimum": 0, "maximum": 2**256 - 1},
     ]
