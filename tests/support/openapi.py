@@ -60,6 +60,8 @@ def find_faults(
             *("--header", f"X-API-Key: {described.key}"),
             *("--max-examples", str(examples)),
             *("--seed", "1", "--generation-deterministic", "--no-color"),
+            # A machine that stalls is no fault of the description.
+            *("--suppress-health-check", "too_slow"),
             *options,
         ],
         cwd=directory,

@@ -283,7 +283,7 @@ class World:
         """What the metrics say of the network."""
         return self.registry.get_sample_value(name, {"network": self.spec.name, **labels})
 
-    async def settle(self, *, seconds: float = 10.0) -> None:
+    async def settle(self, *, seconds: float = 60.0) -> None:
         """Ask until the stream stands on the announced head."""
         await until(self._settled, seconds=seconds)
 
@@ -297,7 +297,7 @@ class World:
         await self.tracker.stop()
 
 
-async def until(condition: Callable[[], Any], *, seconds: float = 10.0, what: str = "the condition") -> None:
+async def until(condition: Callable[[], Any], *, seconds: float = 60.0, what: str = "the condition") -> None:
     """Wait for a condition, plain or to be awaited, with a deadline."""
     deadline = asyncio.get_running_loop().time() + seconds
     while True:
