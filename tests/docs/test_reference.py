@@ -184,15 +184,23 @@ def specs_with(changes: dict[str, object]) -> object:
     return network_specs(load_settings(Path(os.devnull), {}, {"networks.ethereum/sepolia.upstreams": upstreams}))
 
 
+def log_events() -> set[str]:
+    """The events that the service logs; some are named like settings."""
+    source = Path(__file__).resolve().parents[2] / "src" / "capstan"
+    written = re.compile(r'\.(?:debug|info|warning|error|exception)\(\s*"([a-z_.]+)"')
+    return {event for path in source.rglob("*.py") for event in written.findall(path.read_text(encoding="utf-8"))}
+
+
 def test_settings_named_in_the_pages_exist() -> None:
     """`section.key` in a sentence, and `CAPSTAN_SECTION__KEY` anywhere."""
+    events = log_events()
     reference = read_page("docs/reference/configuration.md").text
     sections = re.findall(r"^## `([a-z_.]+)`", reference, re.MULTILINE)
     for name in page_names():
         page = read_page(name)
         for line, code in page.inline_code:
-            section, dot, key = code.rpartition(".")
-            if dot and section in sections and not code.endswith((".md", ".toml")):
+            section, dot, key = code.partition(" = ")[0].rpartition(".")
+            if dot and section in sections and code not in events and not code.endswith((".md", ".toml")):
                 assert f"| `{key}` |" in reference, f"{name}:{line}: there is no setting {code}"
         for variable in re.findall(r"\bCAPSTAN_[A-Z]+__[A-Z_]+", page.text):
             assert variable.startswith("CAPSTAN_NETWORKS__") or f"`{variable}`" in reference, f"{name}: {variable}"
