@@ -156,7 +156,8 @@ def bundler_settings(devnet: EvmDevnet, *, signers: int = 1, **others: Any) -> d
     """The settings of a service whose bundler uses so many of the chain's executors."""
     keys = [account.private_key for account in devnet.deployment.bundler_executors[:signers]]
     chosen = {f"bundler.{name}": value for name, value in others.items()}
-    return {"mode": "development", "bundler.signers": keys, **chosen}
+    # A machine that stalls must not make an operation too slow to validate.
+    return {"mode": "development", "bundler.signers": keys, "bundler.validation_seconds": 60, **chosen}
 
 
 def network_settings(devnet: EvmDevnet, *, unsafe: bool) -> dict[str, Any]:
