@@ -37,6 +37,8 @@ PAGES = (
     ("security", "/dashboard/security"),
     ("second-factor", "/dashboard/security/second-factor"),
     ("accounts", "/dashboard/accounts"),
+    ("wallets", "/dashboard/wallets"),
+    ("operations", "/dashboard/operations"),
     ("policies", "/dashboard/policies"),
     ("policies-new", "/dashboard/policies/new"),
     ("chains", "/dashboard/chains"),

@@ -232,7 +232,7 @@ class Application:
             metrics=self.metrics,
             signers=self._bundlers.signers,
         )
-        shown = (self._webhooks, self._usage_store, self._sponsoring)
+        shown = (self._webhooks, self._usage_store, self._sponsoring, self._bundlers, self._wallets)
         self._dashboard = await Dashboard.open(*known, *shown, base_url=self.base_url)
         await wanted.start()
         stack.push_async_callback(wanted.close)

@@ -1,24 +1,33 @@
-"""The dashboard's pages of chains and gas policies, on a service that pays for gas."""
+"""The dashboard's pages of wallets, user operations, gas policies and chains, on a service that pays for gas."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
+import msgspec
 import pytest
 from playwright.async_api import Browser, Page, expect
 
+from capstan.userops.codec import codec_for
 from tests.support.accessibility import complaints, watched
 from tests.support.browser import open_page
-from tests.support.dashboard import MEMBER, OPERATOR, Dashboard, enter, serving_dashboard, texts
+from tests.support.dashboard import MEMBER, OPERATOR, Dashboard, Person, enter, serving_dashboard, texts
 from tests.support.devnet import EvmDevnet
 from tests.support.gas import Sender, contracts_of
+from tests.support.servers import wait_until
 
 
 @pytest.fixture(scope="module")
 def dashboard(tmp_path_factory: pytest.TempPathFactory, evm_devnet: EvmDevnet) -> Iterator[Dashboard]:
-    settings = {"gas.signer": evm_devnet.deployment.paymaster_signer.private_key}
-    directory = tmp_path_factory.mktemp("operations")
-    with serving_dashboard(directory, evm_devnet.url, contracts_of(evm_devnet), **settings) as running:
+    deployment = evm_devnet.deployment
+    settings = {
+        "gas.signer": deployment.paymaster_signer.private_key,
+        "bundler.signers": [deployment.bundler_executors[0].private_key],
+    }
+    contracts = {**contracts_of(evm_devnet), "bundler_unsafe": True, "block_time_ms": 1000}
+    with serving_dashboard(tmp_path_factory.mktemp("operations"), evm_devnet.url, contracts, **settings) as running:
         yield running
 
 
@@ -28,6 +37,93 @@ def made_policy(dashboard: Dashboard, **form: Any) -> str:
     answer = dashboard.visitor(MEMBER).post("/policies", given, at="/policies/new")
     assert answer.status_code == 303, texts(answer)
     return str(answer.headers["location"]).removeprefix("/dashboard").partition("?")[0]
+
+
+def other_account(dashboard: Dashboard) -> Person:
+    """Somebody of a third account."""
+    person = Person("other.account@example.com", "some password of theirs")
+    made = dashboard.run("accounts", "invite", person.email)
+    assert dashboard.join(made["link"], {"password": person.password}).status_code == 303
+    return person
+
+
+class Included(msgspec.Struct, frozen=True):
+    """A wallet of the member whose first operation was sponsored, and is on the chain."""
+
+    wallet: str
+    hash: str
+    policy: str
+
+
+@pytest.fixture(scope="module")
+def included(dashboard: Dashboard, evm_devnet: EvmDevnet) -> Included:
+    member, sender = dashboard.visitor(MEMBER), Sender(evm_devnet, "0.8")
+    made = member.post("/keys", {"name": "sends", "mode": "live", "all_scopes": "1"})
+    (key,) = re.findall(r'<code id="secret-text">([^<]+)</code>', made.text)
+    api = httpx.Client(base_url=f"{dashboard.origin}/v1", headers={"X-API-Key": key}, timeout=60, trust_env=False)
+    where = {"chain": "ethereum", "network": "devnet"}
+    wallet = {"owner": sender.owner.address, "salt": str(sender.salt), "entry_point_version": "0.8", **where}
+    answer = api.post("/wallets/create", json=wallet)
+    assert answer.json()["address"].lower() == sender.address.lower(), answer.text
+    path = made_policy(dashboard, name="pays")
+    operation = sender.operation()
+    asked = {"policy_id": path.rpartition("/")[2], "user_operation": operation, **where}
+    sponsored = api.post("/gas/sponsor", json=asked)
+    assert sponsored.status_code == 200, sponsored.text
+    signed = codec_for("0.8").render(sender.signed(operation, sponsored.json()))
+    call = {"jsonrpc": "2.0", "id": 1, "method": "eth_sendUserOperation", "params": [signed, sender.entry_point]}
+    found = api.post("/bundler/ethereum/devnet", json=call).json()
+    assert "result" in found, found
+    page = f"/operations/ethereum/devnet/{found['result']}"
+    wait_until(lambda: "On the chain" in texts(member.get(page)))
+    return Included(answer.json()["address"], found["result"], path)
+
+
+def test_an_operation_is_followed_from_its_arrival_to_its_receipt(dashboard: Dashboard, included: Included) -> None:
+    member, page = dashboard.visitor(MEMBER), f"/operations/ethereum/devnet/{included.hash}"
+    wait_until(lambda: "Receipt Used" in texts(member.get(page)))
+    shown = texts(member.get(page))
+    for text in ("Arrived", "Found good", "Sent in a bundle", "On the chain", included.policy.rpartition("/")[2]):
+        assert text in shown
+    assert page in member.get(included.policy).text
+    for unknown, status in (("0x" + "00" * 32, 404), ("0x12", 400), ("<script>", 400)):
+        answer = member.get(f"/operations/ethereum/devnet/{unknown}")
+        assert answer.status_code == status
+        assert "<script>" not in answer.text
+
+
+def test_operations_are_found_by_sender_and_status_and_others_see_none(
+    dashboard: Dashboard, included: Included
+) -> None:
+    member, operator = dashboard.visitor(MEMBER), dashboard.visitor(OPERATOR)
+    for query, there in (
+        ({}, True),
+        ({"sender": included.wallet, "state": "included"}, True),
+        ({"state": "failed"}, False),
+        ({"sender": "0x" + "12" * 20}, False),
+    ):
+        assert (included.hash in member.get("/operations", **query).text) is there
+        assert (included.hash in operator.get("/operations", **query).text) is there
+    wrong = member.get("/operations", sender='"><script>')
+    assert (wrong.status_code, "<script>" in wrong.text) == (400, False)
+    assert included.hash not in dashboard.visitor(other_account(dashboard)).get("/operations").text
+
+
+def test_a_wallet_is_found_and_shown_as_the_chain_has_it(dashboard: Dashboard, included: Included) -> None:
+    member, operator = dashboard.visitor(MEMBER), dashboard.visitor(OPERATOR)
+    page = f"/wallets/ethereum/devnet/{included.wallet}"
+    for query, there in (
+        ({}, True),
+        ({"address": included.wallet, "network": "ethereum/devnet"}, True),
+        ({"network": "polygon/mainnet"}, False),
+        ({"address": "0x" + "12" * 20}, False),
+    ):
+        assert (page in member.get("/wallets", **query).text) is there
+    assert member.get("/wallets", address="0x1").status_code == 400
+    shown = texts(member.get(page))
+    assert "Wallet deployed" in shown
+    assert "Nonce 1" in shown
+    assert (operator.get(page).status_code, page in operator.get("/wallets").text) == (404, False)
 
 
 def test_a_policy_is_made_changed_paused_and_archived(dashboard: Dashboard) -> None:
@@ -143,11 +239,14 @@ def test_a_live_stream_ends_when_its_session_does(dashboard: Dashboard) -> None:
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (360, True)])
 async def test_these_pages_are_fit_for_everybody(
-    browser: Browser, dashboard: Dashboard, width: int, dark: bool
+    browser: Browser, dashboard: Dashboard, included: Included, width: int, dark: bool
 ) -> None:
     path = made_policy(dashboard, name="A policy with a rather long name", allowed_senders="0x" + "12" * 20)
     wrong: dict[str, list[str]] = {}
-    for person, paths in ((MEMBER, ("/policies", "/policies/new", path, f"{path}/edit")), (OPERATOR, ("/chains",))):
+    operation = f"/operations/ethereum/devnet/{included.hash}"
+    wallet = f"/wallets/ethereum/devnet/{included.wallet}"
+    members = ("/policies", "/policies/new", path, f"{path}/edit", "/wallets", wallet, "/operations", operation)
+    for person, paths in ((MEMBER, members), (OPERATOR, ("/chains", "/operations", "/wallets"))):
         page = await open_page(browser, width=width, height=800, dark=dark)
         problems = watched(page)
         await enter(page, dashboard, person)

@@ -135,8 +135,8 @@ class Sender:
         self.owner: LocalAccount = Account.create()
         self.factory = devnet.deployment.factories[version]
         self.entry_point = devnet.deployment.entry_points[version]
-        self._salt = secrets.randbits(128)
-        question = _call_data("getAddress(address,uint256)", self.owner.address, self._salt)
+        self.salt = secrets.randbits(128)
+        question = _call_data("getAddress(address,uint256)", self.owner.address, self.salt)
         answer = devnet.call("eth_call", {"to": self.factory, "data": "0x" + question.hex()}, "latest")
         self.address = "0x" + answer[-40:]
         self.deployed = False
@@ -159,7 +159,7 @@ class Sender:
             "maxFeePerGas": hex(20 * 10**9),
             "maxPriorityFeePerGas": hex(10**9),
         }
-        creation = "0x" + _call_data("createAccount(address,uint256)", self.owner.address, self._salt).hex()
+        creation = "0x" + _call_data("createAccount(address,uint256)", self.owner.address, self.salt).hex()
         if self.version == "0.6":
             fields["initCode"] = "0x" if self.deployed else self.factory + creation[2:]
         elif not self.deployed:

@@ -7,15 +7,20 @@ file that only the owner of the process can read, and never to the log.
 
 import os
 from pathlib import Path
+from typing import Any
 
 import structlog
 from litestar import Router
 from litestar.handlers import HTTPRouteHandler
 
+from capstan.access.models import Caller
 from capstan.access.plans import PlanBook
 from capstan.access.reach import NetworkReach
 from capstan.access.service import AccessService
 from capstan.access.store import AccessStore
+from capstan.bundler.history import OperationHistory
+from capstan.bundler.receipts import receipt_of
+from capstan.bundling import Bundlers
 from capstan.catalogue.networks import Networks
 from capstan.core.clock import Clock
 from capstan.dashboard.calls import Calls, FindNetwork
@@ -28,12 +33,14 @@ from capstan.dashboard.pages import (
     accounts,
     chains,
     keys,
+    operations,
     overview,
     playground,
     policies,
     security,
     signing_in,
     start,
+    wallets,
     webhook_actions,
     webhooks,
 )
@@ -51,6 +58,7 @@ from capstan.signin.service import SignIn
 from capstan.sponsoring import Sponsoring
 from capstan.storage.database import Database
 from capstan.usage.store import UsageStore
+from capstan.wallets.service import WalletService
 from capstan.wallets.store import WalletStore
 from capstan.webhooks.log import WebhookLog
 from capstan.webhooks.store import WebhookStore
@@ -62,6 +70,8 @@ _MENU = (
     overview.ENTRY,
     playground.ENTRY,
     webhooks.ENTRY,
+    wallets.ENTRY,
+    operations.ENTRY,
     policies.ENTRY,
     keys.ENTRY,
     security.PEOPLE,
@@ -85,6 +95,8 @@ class Dashboard:
         webhooks: Webhooks,
         usage: UsageStore,
         sponsoring: Sponsoring,
+        bundlers: Bundlers,
+        wallet_service: WalletService,
         base_url: str,
     ) -> None:
         self._live = live
@@ -96,6 +108,8 @@ class Dashboard:
         self._usage = usage
         self._gateway = gateway
         self._sponsoring = sponsoring
+        self._bundlers = bundlers
+        self._wallets = wallet_service
         self._base_url = base_url
         # Before the limit of a request's time is reached, which would cut a stream off.
         life = max(1.0, min(300.0, live.current.server.request_timeout_seconds - 5.0))
@@ -113,6 +127,8 @@ class Dashboard:
         webhooks: Webhooks,
         usage: UsageStore,
         sponsoring: Sponsoring,
+        bundlers: Bundlers,
+        wallet_service: WalletService,
         *,
         base_url: str,
     ) -> "Dashboard":
@@ -123,7 +139,20 @@ class Dashboard:
             file = settings.data_path / signing_in.SETUP_FILE
             _write_private(file, await people.offer_setup())
             log.warning("dashboard_without_operator", read=str(file), or_run="capstan accounts invite --operator")
-        return cls(live, database, gateway, clock, plans, people, webhooks, usage, sponsoring, base_url)
+        return cls(
+            live,
+            database,
+            gateway,
+            clock,
+            plans,
+            people,
+            webhooks,
+            usage,
+            sponsoring,
+            bundlers,
+            wallet_service,
+            base_url,
+        )
 
     def begin_stop(self) -> None:
         """The service is about to stop: no answer may go on for long."""
@@ -146,6 +175,8 @@ class Dashboard:
             *signing_in.signing_in_pages(desk, self._people, session_seconds=chosen.session_days * 86_400),
             *overview.overview_pages(desk, figures, access, self._plans, progress),
             *start.start_pages(desk, access, progress, self._networks, base_url=self._base_url),
+            *wallets.wallet_pages(desk, self._wallets, WalletStore(self._database), self._networks),
+            *operations.operation_pages(desk, OperationHistory(self._database), paying.history, self._read_receipt),
             *policies.policy_pages(desk, paying.policies, paying.history, paying.sponsor, self._networks),
             *keys.key_pages(desk, access),
             *playground.playground_pages(desk, calls, self._networks, base_url=self._base_url),
@@ -157,14 +188,18 @@ class Dashboard:
         ]
         return [build_router(desk, handlers)]
 
+    async def _read_receipt(self, caller: Caller, name: str, operation_hash: bytes) -> dict[str, Any] | None:
+        chain, _, network = name.partition("/")
+        return await receipt_of(self._bundlers.find(caller, chain, network), operation_hash)
+
     def _board(self) -> ChainBoard:
         paying = self._sponsoring
         return ChainBoard(self._gateway, self._database, self._clock, lambda: paying.funds.seen, paying.warnings)
 
     def _webhook_pages(self, desk: Desk) -> list[HTTPRouteHandler]:
-        service, operations = self._webhooks.service, self._webhooks.operations
-        views = webhooks.WebhookViews(desk, WebhookLog(self._database), operations, self._networks)
-        return [*webhooks.webhook_pages(views), *webhook_actions.webhook_actions(views, service, operations)]
+        service, actions = self._webhooks.service, self._webhooks.operations
+        views = webhooks.WebhookViews(desk, WebhookLog(self._database), actions, self._networks)
+        return [*webhooks.webhook_pages(views), *webhook_actions.webhook_actions(views, service, actions)]
 
     def _progress(self, access: AccessService) -> Progress:
         async def has_key(account_id: str) -> bool:

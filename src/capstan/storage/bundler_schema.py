@@ -56,6 +56,10 @@ user_operations = Table(
     Index(None, "network", "revision"),
     Index(None, "network", "block_hash"),
     Index(None, "network", "signer", "signer_nonce"),
+    # For lists: all, those of a sender, those of a state.
+    Index("ix_user_operations_created_at", "created_at", "hash"),
+    Index("ix_user_operations_sender", "sender", "created_at"),
+    Index("ix_user_operations_state", "state", "created_at"),
 )
 
 # How often each entity was seen and included (ERC-7562).

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, RowMapping, and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, RowMapping, and_, func, insert, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from capstan.access.store import from_micros, to_micros
@@ -29,6 +29,15 @@ _AT_ONCE = 500
 
 class TooManyWallets(Exception):
     """The account has as many wallets as its plan allows."""
+
+
+class WalletFilter(msgspec.Struct, frozen=True):
+    """Which wallets a list shows; None is any."""
+
+    network: str | None = None
+    # That of the wallet or of its owner.
+    address: bytes | None = None
+    deployed: bool | None = None
 
 
 class WalletStore:
@@ -94,6 +103,24 @@ class WalletStore:
         async with self._database.read() as connection:
             rows = (await connection.execute(query)).mappings().all()
             return [_wallet(row) for row in rows], await _count(connection, matching)
+
+    async def newest_of(
+        self, account_id: str, wanted: WalletFilter, *, after: tuple[int, str] | None, limit: int
+    ) -> list[Wallet]:
+        """The account's wallets, the newest first, after the one created then (in microseconds) with that id."""
+        columns = wallets.c
+        query = select(wallets).where(columns.account_id == account_id)
+        if wanted.network is not None:
+            query = query.where(columns.network == wanted.network)
+        if wanted.address is not None:
+            query = query.where(or_(columns.address == wanted.address, columns.owner == wanted.address))
+        if wanted.deployed is not None:
+            query = query.where(columns.deployed.is_(wanted.deployed))
+        if after is not None:
+            query = query.where(tuple_(columns.created_at, columns.id) < tuple_(*after))
+        query = query.order_by(columns.created_at.desc(), columns.id.desc()).limit(limit)
+        async with self._database.read() as connection:
+            return [_wallet(row) for row in (await connection.execute(query)).mappings()]
 
     async def any_of(self, account_id: str) -> bool:
         """Whether the account has a wallet."""

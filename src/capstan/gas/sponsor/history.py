@@ -13,7 +13,7 @@ from capstan.gas.policies.rules import NANO
 from capstan.gas.policies.service import PolicyService
 from capstan.gas.sponsor.models import SponsorshipList, SponsorshipView
 from capstan.storage.database import Database
-from capstan.storage.schema import gas_sponsorships
+from capstan.storage.schema import gas_policies, gas_sponsorships
 
 
 class SponsorshipHistory:
@@ -52,6 +52,27 @@ class SponsorshipHistory:
         query = query.order_by(columns.created_at.desc(), columns.id.desc()).limit(limit)
         async with self._database.read() as connection:
             return [(row["created_at"], _view(row)) for row in (await connection.execute(query)).mappings()]
+
+    async def of_operation(
+        self, caller: Caller, network: str, sender: bytes, nonce: int
+    ) -> tuple[str, SponsorshipView] | None:
+        """The newest sponsorship that a policy of the caller gave an operation, with the id of that policy."""
+        columns = gas_sponsorships.c
+        query = (
+            select(gas_sponsorships)
+            .join(gas_policies, gas_policies.c.id == columns.policy_id)
+            .where(
+                columns.network == network,
+                columns.sender == sender,
+                columns.nonce == nonce.to_bytes(32, "big"),
+                gas_policies.c.account_id == caller.account_id,
+            )
+            .order_by(columns.created_at.desc(), columns.id.desc())
+            .limit(1)
+        )
+        async with self._database.read() as connection:
+            row = (await connection.execute(query)).mappings().first()
+        return None if row is None else (row["policy_id"], _view(row))
 
 
 def _view(row: RowMapping) -> SponsorshipView:
