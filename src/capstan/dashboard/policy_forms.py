@@ -37,7 +37,6 @@ RULES = {
     "decision_hook": "Decision hook",
 }
 _MOMENTS = ("valid_from", "valid_until")
-_MOMENT = "%Y-%m-%dT%H:%M"
 _PLACE = re.compile(r"`\$\.(?:rules\.)?(\w+)")
 _HINTS = {
     **dict.fromkeys(AMOUNTS, "write US dollars with at most nine places, such as 0.50"),
@@ -129,7 +128,8 @@ def _whole(name: str, text: str) -> int:
 
 def _moment(name: str, text: str) -> datetime:
     try:
-        return datetime.strptime(text[:16], _MOMENT).replace(tzinfo=UTC)
+        found = datetime.fromisoformat(text)
+        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
     except ValueError:
         raise InvalidRequest(f"{RULES[name]}: write a date and a time, such as 2026-01-31T12:00") from None
 
@@ -142,4 +142,5 @@ def _wrong(name: str, otherwise: str = "") -> InvalidRequest:
 def _text(value: Any) -> str:
     if isinstance(value, list):
         return "\n".join(value)
-    return value.astimezone(UTC).strftime(_MOMENT) if isinstance(value, datetime) else str(value)
+    # Fields of browsers have no time zone; the form says that it is UTC.
+    return value.astimezone(UTC).replace(tzinfo=None).isoformat() if isinstance(value, datetime) else str(value)
