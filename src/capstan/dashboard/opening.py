@@ -22,7 +22,7 @@ from capstan.bundler.history import OperationHistory
 from capstan.bundler.receipts import receipt_of
 from capstan.bundling import Bundlers
 from capstan.catalogue.networks import Networks
-from capstan.core.clock import Clock
+from capstan.core.clock import Clock, utc_day
 from capstan.dashboard.calls import Calls, FindNetwork
 from capstan.dashboard.chains import ChainBoard
 from capstan.dashboard.desk import Desk
@@ -173,7 +173,9 @@ class Dashboard:
         calls = Calls(rpc, limiter, self._plans, self._clock, find_network=find_network)
         handlers = [
             *signing_in.signing_in_pages(desk, self._people, session_seconds=chosen.session_days * 86_400),
-            *overview.overview_pages(desk, figures, access, self._plans, progress),
+            *overview.overview_pages(
+                desk, figures, access, self._plans, progress, delivered_today=self._delivered_today
+            ),
             *start.start_pages(desk, access, progress, self._networks, base_url=self._base_url),
             *wallets.wallet_pages(desk, self._wallets, WalletStore(self._database), self._networks),
             *operations.operation_pages(desk, OperationHistory(self._database), paying.history, self._read_receipt),
@@ -200,6 +202,9 @@ class Dashboard:
         service, actions = self._webhooks.service, self._webhooks.operations
         views = webhooks.WebhookViews(desk, WebhookLog(self._database), actions, self._networks)
         return [*webhooks.webhook_pages(views), *webhook_actions.webhook_actions(views, service, actions)]
+
+    async def _delivered_today(self, account_id: str) -> int:
+        return await WebhookLog(self._database).delivered_on(account_id, utc_day(self._clock))
 
     def _progress(self, access: AccessService) -> Progress:
         async def has_key(account_id: str) -> bool:

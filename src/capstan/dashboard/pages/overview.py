@@ -1,5 +1,6 @@
 """The overview: what the account used over an hour, a day or a month, and what is left of today's limits."""
 
+from collections.abc import Awaitable, Callable
 from typing import get_args
 
 from litestar import get
@@ -17,7 +18,13 @@ _ROWS = 20
 
 
 def overview_pages(
-    desk: Desk, figures: UsageFigures, access: AccessService, plans: PlanBook, progress: Progress
+    desk: Desk,
+    figures: UsageFigures,
+    access: AccessService,
+    plans: PlanBook,
+    progress: Progress,
+    *,
+    delivered_today: Callable[[str], Awaitable[int]],
 ) -> list[HTTPRouteHandler]:
     """The handler of the page."""
 
@@ -28,7 +35,8 @@ def overview_pages(
         account = visitor.account
         asked = desk.query(request).get("range")
         wanted: Range = next((each for each in get_args(Range) if each == asked), "24h")
-        names = {key.id: key.name for key in await access.keys(account.id)}
+        own = await access.keys(account.id)
+        names = {key.id: key.name for key in own}
         found = await figures.over(account.id, wanted)
         values = {
             "range": wanted,
@@ -37,6 +45,8 @@ def overview_pages(
             "methods": found.by_method[:_ROWS],
             "more_methods": max(0, len(found.by_method) - _ROWS),
             "keys": [(names.get(entry.name) or _stranger(entry.name), entry) for entry in found.by_key[:_ROWS]],
+            "keys_held": sum(key.revoked_at is None for key in own),
+            "delivered": await delivered_today(account.id),
             "today": await figures.today(account.id),
             "limits": plans.effective(account.plan, account.overrides),
             "has": await progress.of(account.id),
