@@ -51,7 +51,7 @@ class Block(msgspec.Struct, frozen=True):
     def row(self) -> Row:
         """What eth_feeHistory would tell of it."""
         shown = tuple(self.tips[len(self.tips) * share // 100] for share in PERCENTILES) if self.tips else ()
-        return Row(self.base_fee, self.used >= 1.9, shown)
+        return Row(self.base_fee, self.used >= 1.9, shown, self.used <= 0.2)
 
     def price(self, max_fee: int, max_tip: int) -> tuple[int, int] | None:
         """What an offer pays here, and what was needed; None when it is not taken."""

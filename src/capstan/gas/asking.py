@@ -11,7 +11,7 @@ from capstan.chain.errors import NodeError
 from capstan.chain.registry import Network
 from capstan.core.clock import Clock
 from capstan.core.hexes import parse_quantity, to_quantity
-from capstan.gas.estimates import FULL_PERCENT, PERCENTILES, Row
+from capstan.gas.estimates import FULL_PERCENT, PERCENTILES, ROOMY_PERCENT, Row
 from capstan.gas.window import History
 
 # A node that offers nothing about the pending block is asked about it again after so long.
@@ -78,13 +78,15 @@ class FeeQuestions:
         if len(base_fees) < 2 or not (any(base_fees) or any(map(any, rewards))):
             # A node from before EIP-1559 answers with zeros, or with nothing.
             return None
-        ratios = answer.gas_used_ratio or []
+        # Where a node does not tell it, a block is taken to be neither full nor roomy.
+        ratios = [ratio * 100 for ratio in answer.gas_used_ratio or []]
         rows = [
             Row(
                 fee,
-                place < len(ratios) and ratios[place] * 100 >= FULL_PERCENT,
+                place < len(ratios) and ratios[place] >= FULL_PERCENT,
                 # Some nodes leave out rewards; blocks without transactions have zeros.
                 rewards[place] if place < len(rewards) and len(rewards[place]) == len(PERCENTILES) else (),
+                place < len(ratios) and ratios[place] <= ROOMY_PERCENT,
             )
             for place, fee in enumerate(base_fees[:-1])
         ]

@@ -18,6 +18,8 @@ _ELASTICITY = 2
 _DENOMINATOR = 8
 # A block that has used this much of its gas limit, in percent, may have left somebody out.
 FULL_PERCENT = 95
+# One that has used no more than this had room for everybody: what was paid in it says nothing of what was needed.
+ROOMY_PERCENT = 10
 # Nodes leave tips below this out of account: whoever pays nothing has an agreement with the block's producer.
 _LEAST_TIP = 2
 # A promise is kept so often, if blocks go on as they did.
@@ -53,6 +55,7 @@ class Row(msgspec.Struct, frozen=True):
     full: bool
     # At `PERCENTILES`, lowest first; none where the block has no transactions.
     tips: tuple[int, ...] = ()
+    roomy: bool = False
 
     @property
     def taken(self) -> int | None:
@@ -92,9 +95,7 @@ def offers_with_tips(next_fee: int, rows: Sequence[Row], suggested: int = 0) -> 
 
     `suggested` is a node's tip, for when no block says what suffices.
     """
-    taken = sorted(tip for row in rows if (tip := row.taken) is not None) or [suggested]
-    # On a chain where most blocks have transactions, one without took nobody; elsewhere nobody was there.
-    judged = max(len(taken), len(rows)) if 2 * len(taken) > len(rows) else len(taken)
+    taken, judged = _taken(rows, suggested)
     offers: list[Offer] = []
     for speed in SPEEDS:
         tip = taken[min(len(taken) - 1, len(taken) * speed.percent // 100)]
@@ -102,6 +103,22 @@ def offers_with_tips(next_fee: int, rows: Sequence[Row], suggested: int = 0) -> 
         room = min(max(blocks - 1, speed.least_room), speed.most_room)
         offers.append(Offer(highest_base_fee(next_fee, room) + tip, tip, blocks))
     return _in_order(offers)
+
+
+def _taken(rows: Sequence[Row], suggested: int) -> tuple[list[int], int]:
+    """The tips that sufficed, lowest first, and how many blocks that is to be seen against."""
+    told = [(tip, row.roomy) for row in rows if (tip := row.taken) is not None]
+    if not told:
+        return [suggested], 1
+    least = min(tip for tip, _ in told)
+    # A block with room would have taken the least that any block took.
+    taken = sorted(least if roomy else tip for tip, roomy in told)
+    if 2 * len(told) > len(rows):
+        # Most blocks have transactions: one without took nobody.
+        return taken, len(rows)
+    # Nobody was there.
+    nobody = len(rows) - len(told)
+    return [least] * nobody + taken, len(rows)
 
 
 def offers_with_gas_price(gas_price: int) -> Offers:

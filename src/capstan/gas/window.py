@@ -6,7 +6,7 @@ input or output. Answers of a node on another branch are refused, so that all bl
 
 import msgspec
 
-from capstan.gas.estimates import FULL_PERCENT, HISTORY_BLOCKS, Row, next_base_fee
+from capstan.gas.estimates import FULL_PERCENT, HISTORY_BLOCKS, ROOMY_PERCENT, Row, next_base_fee
 
 
 class OtherBranch(Exception):
@@ -30,6 +30,15 @@ class Head(msgspec.Struct, frozen=True):
     def full(self) -> bool:
         """Whether it may have left somebody out."""
         return self.gas_used * 100 >= self.gas_limit * FULL_PERCENT
+
+    @property
+    def roomy(self) -> bool:
+        """Whether it had room for everybody."""
+        return self.gas_used * 100 <= self.gas_limit * ROOMY_PERCENT
+
+    def complete(self, row: Row) -> Row:
+        """What a node tells of this block, with what its header says."""
+        return msgspec.structs.replace(row, full=self.full, roomy=self.roomy)
 
 
 class History(msgspec.Struct, frozen=True):
@@ -105,7 +114,7 @@ class FeeWindow:
             number = history.oldest + place
             if number <= self.number:
                 head = self._heads.get(number)
-                self._rows[number] = row if head is None else msgspec.structs.replace(row, full=head.full)
+                self._rows[number] = row if head is None else head.complete(row)
             elif number == self.number + 1:
                 self._pending = row
         self._told_next = history.base_fee_of(self.number + 1)

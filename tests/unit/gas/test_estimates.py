@@ -16,7 +16,7 @@ from capstan.gas.estimates import (
 GWEI = 10**9
 WEI = st.integers(min_value=0, max_value=10**15)
 TIPS = st.lists(WEI, min_size=len(PERCENTILES), max_size=len(PERCENTILES)).map(lambda tips: tuple(sorted(tips)))
-ROWS = st.lists(st.builds(Row, WEI, st.booleans(), st.one_of(st.just(()), TIPS)), max_size=60)
+ROWS = st.lists(st.builds(Row, WEI, st.booleans(), st.one_of(st.just(()), TIPS), st.booleans()), max_size=60)
 
 
 def row(tip: int, *, full: bool = False) -> Row:
@@ -79,6 +79,18 @@ def test_a_full_block_is_judged_by_more_than_its_cheapest_transactions() -> None
     # Who pays nothing has an agreement with the producer.
     assert Row(1, False, (0, 0, 1, 8)).taken == 8
     assert Row(1, False, (0, 0, 0, 0)).taken is None
+
+
+def test_what_is_paid_where_there_is_room_for_everybody_says_nothing_of_what_is_needed() -> None:
+    generous = [Row(10 * GWEI, False, (tip * GWEI,) * len(PERCENTILES), roomy=True) for tip in (100, 1, 100)]
+    assert {offer.max_priority_fee for offer in offers_with_tips(GWEI, generous)} == {GWEI}
+    # The same on a chain that is mostly empty, also beside a block that was half full.
+    quiet = [*[Row(10 * GWEI, False)] * 50, *generous, row(3 * GWEI)]
+    slow, standard, fast = offers_with_tips(GWEI, quiet)
+    assert (slow.max_priority_fee, standard.max_priority_fee, fast.max_priority_fee) == (GWEI, GWEI, GWEI)
+    assert fast.blocks == 1
+    # But where blocks are used, they count.
+    assert offers_with_tips(GWEI, [row(100 * GWEI), row(GWEI)])[2].max_priority_fee == 100 * GWEI
 
 
 def test_without_any_tip_the_suggested_one_is_offered() -> None:
