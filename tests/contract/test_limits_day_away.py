@@ -176,8 +176,8 @@ async def test_a_hanging_database_delays_requests_by_the_patience_at_most(tmp_pa
     began = time.monotonic()
     for _ in range(50):
         assert (await take(limiter, "acc_1", Limits(0, 1_000, 0))).allowed
-    # One of them waited; the others knew.
-    assert time.monotonic() - began < 4.0
+    # One of them waited; the others knew. Each for itself, they would wait for ten seconds.
+    assert time.monotonic() - began < 9.0
     assert registry.get_sample_value("capstan_limits_day_database_up") == 0.0
     lock.end()
     await _until(lambda: registry.get_sample_value("capstan_limits_day_database_up") == 1.0)
