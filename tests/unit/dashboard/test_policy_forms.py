@@ -18,23 +18,35 @@ ADDRESS = "0x" + "ab" * 20
 
 def policy(rules: dict[str, Any], hook: DecisionHook | None = None) -> Policy:
     return Policy(
-        id=f"gp_{secrets.token_hex(4)}", account_id="acc", name="test", chain="ethereum",
-        network="ethereum/devnet", rules=msgspec.json.encode(rules).decode(), hook=hook,
-        status="active", all_time=Spending(), today=Spending(), from_block=0,
-        created_at=NOON, updated_at=NOON,
+        id=f"gp_{secrets.token_hex(4)}",
+        account_id="acc",
+        name="test",
+        chain="ethereum",
+        network="ethereum/devnet",
+        rules=msgspec.json.encode(rules).decode(),
+        hook=hook,
+        status="active",
+        all_time=Spending(),
+        today=Spending(),
+        from_block=0,
+        created_at=NOON,
+        updated_at=NOON,
     )
 
 
 def test_a_policy_that_is_saved_unchanged_stays_as_it_is() -> None:
     rules = {
-        "max_gas_usd": "0.5", "max_total_usd": "10", "max_usd_per_day": "2", "max_per_user_per_day": 3,
-
-            "allowed_contracts": [ADDRESS],
-            "blocked_contracts": [ADDRESS],
-            "allowed_senders": [ADDRESS, "0x" + "1" * 40]
-        ,
-        "allowed_methods": ["transfer(address,uint256)", "0xa9059cbb"], "rate_limit": "10/minute",
-        "valid_from": "2026-01-31T12:00:07Z", "valid_until": "2026-02-28T13:00:00.25+01:00",
+        "max_gas_usd": "0.5",
+        "max_total_usd": "10",
+        "max_usd_per_day": "2",
+        "max_per_user_per_day": 3,
+        "allowed_contracts": [ADDRESS],
+        "blocked_contracts": [ADDRESS],
+        "allowed_senders": [ADDRESS, "0x" + "1" * 40],
+        "allowed_methods": ["transfer(address,uint256)", "0xa9059cbb"],
+        "rate_limit": "10/minute",
+        "valid_from": "2026-01-31T12:00:07Z",
+        "valid_until": "2026-02-28T13:00:00.25+01:00",
     }
     hook = DecisionHook(url="https://example.com/hook", timeout_seconds=2.5, on_failure="sponsor")
     before = policy(rules, hook)
